@@ -1,0 +1,69 @@
+"""Everything a user can set for ``serve``, as one frozen value.
+
+Loaded only in ``cli/load_settings.py``: defaults < TOML < environment < flags. Field docs are shown by
+``kvfence config show`` and ``--help``.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from kvfence.core.limits import Limits
+
+Role = Literal["prefill", "decode"]
+
+
+class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which model runs, and how."""
+
+    path: Annotated[str, Meta(description="checkpoint folder or hub id; empty: the embedded model")] = ""
+    name: Annotated[str, Meta(description="name in the API; empty: the checkpoint's own")] = ""
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"], Meta(description="auto: bfloat16, float32 for greedy equality checks")
+    ] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where present")] = "auto"
+    context: Annotated[str, Meta(description="tokens, or auto: the largest that both pools hold")] = ""
+    threads: Annotated[int, Meta(description="threads of each worker's model", ge=1)] = 1
+
+
+class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many tokens of KV each role holds."""
+
+    page_size: Annotated[int, Meta(description="tokens in a page", ge=1, le=1024)] = 16
+    tokens: Annotated[int, Meta(description="pool of both roles in tokens; 0: one context plus a page", ge=0)] = 0
+    prefill_tokens: Annotated[int, Meta(description="prefill's pool; 0: as pool.tokens", ge=0)] = 0
+    decode_tokens: Annotated[int, Meta(description="decode's pool; 0: as pool.tokens", ge=0)] = 0
+    memory_fraction: Annotated[
+        float, Meta(description="share of the memory left after the weights; 0: off", ge=0, le=0.95)
+    ] = 0.0
+    zero_on_release: Annotated[bool, Meta(description="zero a page when it becomes free; a second line only")] = False
+
+
+class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the gateway listens, and for whom."""
+
+    host: Annotated[str, Meta(description="address; other than loopback only with api_keys")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="TCP port", ge=0, le=65535)] = 8000
+    api_keys: Annotated[str, Meta(description="file with lines 'key tenant'; empty: one tenant, loopback only")] = ""
+    max_body_bytes: Annotated[int, Meta(description="larger bodies get 413", ge=1024)] = 16 << 20
+    deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0)] = 600.0
+
+
+class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes."""
+
+    trace: Annotated[str, Meta(description="folder for the protocol trace (NDJSON); empty: none")] = ""
+    ready_timeout_s: Annotated[float, Meta(description="seconds for a worker to load and answer", gt=0)] = 120.0
+    heartbeat_timeout_s: Annotated[
+        float, Meta(description="seconds of silence after which a worker is killed and replaced", gt=0)
+    ] = 10.0
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings; unknown keys are refused."""
+
+    model: ModelSettings = ModelSettings()
+    pool: PoolSettings = PoolSettings()
+    server: ServerSettings = ServerSettings()
+    workers: WorkerSettings = WorkerSettings()
+    limits: Limits = Limits()
