@@ -1,0 +1,74 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make: `make serve` and `make test`.
+# Each does its own set-up, can be repeated, can be interrupted, and is quick the second time.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The first of these that runs and is new enough.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && exit; done; echo python3)
+PIP_ARGS ?=
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := constraints/all.txt
+# Written last, and holds the folder: neither half an install nor a moved folder counts as installed.
+STAMP := $(VENV)/.installed
+
+# Without bytecode every start would compile torch and transformers anew.
+unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONPATH
+unexport VIRTUAL_ENV
+
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+
+.PHONY: help install serve test check test-incident bench clean FORCE
+FORCE:
+
+help:  ## Say what there is.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | while IFS=$$'\t' read -r name text; do \
+	  printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo '  PYTHON=/path/to/python3.11  the interpreter        PIP_ARGS="..."  more arguments for pip (PIP_* hold too)'
+
+install: $(STAMP)  ## Make .venv with the extras serve and dev; nothing to do when it is current.
+
+$(STAMP): pyproject.toml $(PINS)
+	@rm -f $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "kvfence needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+	  echo "Install it, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@{ head -2 $(BIN)/pip | grep -qF '$(CURDIR)/$(VENV)/' && $(BIN)/python -m pip --version; } >/dev/null 2>&1 || \
+	  $(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "No virtual environment could be made; on Debian and Ubuntu: apt-get install python3.11-venv" >&2; exit 2; }
+	@echo "Installing into $(VENV); the first time this takes minutes (torch is large)." >&2
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[serve,dev]' -c $(PINS) $(PIP_ARGS)
+	@printf '%s' '$(CURDIR)' > $@
+
+serve: install  ## Start the server on port 8000 and show what it does (ONCE=1: show it and stop; ARGS="..." pass on).
+	@exec $(BIN)/kvfence serve --demo $(if $(filter-out 0,$(ONCE)),--once) $(ARGS)
+
+check: install  ## Formatting, lint, types and floors: quick, no test runs.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: check  ## Every check and every test but the slow incident runs (at most 12 minutes on 2 cores).
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident" $(ARGS)
+
+test-incident: install  ## The slow incident runs on the real engine, three seeds.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
+
+bench: install  ## Run one benchmark: make bench BENCH=fence
+	@[ -n "$(BENCH)" ] && [ -f "benchmarks/$(BENCH).py" ] || { \
+	  echo "Name one: make bench BENCH=name, where name is one of:" $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//') >&2; exit 2; }
+	$(BIN)/python "benchmarks/$(BENCH).py" $(ARGS)
+
+clean:  ## Remove what was built here: .venv, caches, build output.
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""The command line: one module a verb. Imports of a verb's own machinery happen when it runs."""
