@@ -25,7 +25,6 @@ class Manifest(Struct, frozen=True):
     origin_pages: tuple[int, ...]
     layout: str
     digest: str = ""
-    prompt_digest: str = ""
     pool_tokens: int = 0
     context_tokens: int = 0
 

@@ -21,9 +21,10 @@ class Received(Struct, frozen=True, tag=True):
 
 
 class PeerUp(Struct, frozen=True, tag=True):
-    """The supervisor introduced a peer."""
+    """The supervisor introduced a peer. ``writes``: it can write into this node's pool."""
 
     peer: Incarnation
+    writes: bool
 
 
 class PeerGone(Struct, frozen=True, tag=True):
@@ -84,11 +85,15 @@ class PassEnded(Struct, frozen=True, tag=True):
 
 
 class PagesSealed(Struct, frozen=True, tag=True):
-    """Prefill's first ``num_pages`` pages of the attempt carry their final stamp. ``tails_zeroed``: unused slots too."""
+    """Prefill's first ``num_pages`` pages of the attempt carry their final stamp.
+
+    ``tails_zeroed``: the slots behind the last valid token are zero. ``digest``: over the stamps so far, in order.
+    """
 
     attempt: AttemptId
     num_pages: int
     tails_zeroed: bool
+    digest: str
 
 
 class BatchEnded(Struct, frozen=True, tag=True):

@@ -37,6 +37,19 @@ PAGE_MOVES: dict[PageMove, tuple[frozenset[PageState], PageState]] = {
 }
 
 
+class Fence(Enum):
+    """What proves, on a transport, that a revoked destination page is quiet.
+
+    AT_RECEIPT: the receiver checks every write as it lands. PEER_EXIT: the writer's process was reaped.
+    NEW_SESSION: the owner rebuilt its receiving engine. NONE: nothing does; such a transport is refused at start.
+    """
+
+    AT_RECEIPT = "at_receipt"
+    PEER_EXIT = "peer_exit"
+    NEW_SESSION = "new_session"
+    NONE = "none"
+
+
 class DecodePhase(Enum):
     """Where a hand-off stands at decode."""
 

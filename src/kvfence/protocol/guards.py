@@ -1,0 +1,118 @@
+"""Every guard by name: the fault it answers, where it is asked, and the set that must be away with it.
+
+``alone`` names the other guards that also stop the fault; with all of ``alone`` away this guard is the last line.
+Production runs ``Rules.all()``; nothing in ``cli/serve`` can import another rule set.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from kvfence.core.ids import AttemptId
+from kvfence.core.invariant import require
+
+Place = Literal["gateway", "prefill", "decode"]
+
+
+class Guard(Struct, frozen=True):
+    """One guard. ``fault``: what goes wrong without it (and without ``alone``)."""
+
+    name: str
+    fault: str
+    places: tuple[Place, ...]
+    alone: tuple[str, ...] = ()
+
+
+_ALL: tuple[Guard, ...] = (
+    Guard(
+        "fits",
+        "a prompt larger than the context, the prefill pool or the decode pool",
+        ("gateway", "prefill", "decode"),
+        ("refusal-is-final", "count-matches", "stamp-at-adopt", "stamp-at-read"),
+    ),
+    Guard(
+        "refusal-is-final",
+        "a refused request drained as a placeholder",
+        ("prefill",),
+        ("fits@gateway", "count-matches", "stamp-at-adopt", "stamp-at-read"),
+    ),
+    Guard(
+        "count-matches",
+        "fewer or more tokens transferred than offered",
+        ("decode",),
+        ("fits@gateway", "refusal-is-final", "stamp-at-adopt", "stamp-at-read"),
+    ),
+    Guard(
+        "attempt-is-current",
+        "stale, duplicated or reordered messages",
+        ("gateway", "prefill", "decode"),
+        ("stamp-at-adopt", "stamp-at-read", "digest-matches", "count-matches"),
+    ),
+    Guard("peer-is-current", "messages of a former life", ("gateway", "prefill", "decode"), ("attempt-is-current",)),
+    Guard(
+        "stamp-at-adopt",
+        "pages reserved but never written; a reference to re-used pages",
+        ("decode",),
+        ("fits@gateway", "refusal-is-final", "count-matches", "stamp-at-read"),
+    ),
+    Guard(
+        "stamp-at-read",
+        "a late or misdirected write into a page in use",
+        ("prefill", "decode"),
+        ("drain-or-fence", "quarantine-on-revoke"),
+    ),
+    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",), ("hold-source",)),
+    Guard("layout-agrees", "dtype, heads, page size, parallelism or digest name differ", ("prefill", "decode")),
+    Guard("quarantine-on-revoke", "a write in flight when the holder goes", ("decode",), ("stamp-at-read",)),
+    Guard("quarantine-on-mismatch", "a page freed although a stray writer is active", ("prefill", "decode")),
+    Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("decode",), ("stamp-at-read",)),
+    Guard(
+        "hold-source", "prefill re-uses a page before the posted write has read it", ("prefill",), ("digest-matches",)
+    ),
+    Guard("pass-ended", "a stale forward pass writes a freed page", ("prefill", "decode"), ("stamp-at-read",)),
+    Guard("tombstone", "an abort that overtakes its dispatch", ("prefill", "decode"), ("stamp-at-read",)),
+    Guard("fence-on-start", "writes of a former life", ("decode",), ("stamp-at-adopt", "stamp-at-read")),
+    Guard("batch-bound", "an unbounded tail of writes after one time-out", ("prefill",)),
+    Guard("settle-before-cancel", "a client's disconnect cutting an active transfer", ("gateway",)),
+    Guard("zero-tail", "stale slots behind the last valid token", ("prefill",)),
+)
+
+GUARDS: dict[str, Guard] = {guard.name: guard for guard in _ALL}
+
+ASKED: frozenset[str] = frozenset(f"{guard.name}@{place}" for guard in _ALL for place in guard.places)
+"""Every guard at every place, written ``guard@place``."""
+
+
+class Rules(Struct, frozen=True):
+    """Which guards are enforced where. A guard that is absent is still asked and recorded, but not obeyed."""
+
+    absent: frozenset[str] = frozenset()
+
+    @staticmethod
+    def all() -> "Rules":
+        """Every guard, everywhere: what production runs."""
+        return Rules()
+
+    @staticmethod
+    def without(*names: str) -> "Rules":
+        """All guards but these; ``name`` takes a guard away everywhere, ``name@place`` at one place."""
+        absent: set[str] = set()
+        for name in names:
+            matches = {asked for asked in ASKED if asked == name or asked.split("@")[0] == name}
+            require(bool(matches), f"no guard is called {name}")
+            absent |= matches
+        return Rules(frozenset(absent))
+
+    def enforces(self, name: str, place: Place) -> bool:
+        """Is this guard obeyed at this place?"""
+        return f"{name}@{place}" not in self.absent
+
+
+class Decision(Struct, frozen=True, tag=True):
+    """One guard was asked: ``holds`` is what it answered, ``enforced`` whether that was obeyed."""
+
+    guard: str
+    place: Place
+    attempt: AttemptId | None
+    holds: bool
+    enforced: bool

@@ -1,0 +1,99 @@
+"""Pages granted together, and the pool they come from.
+
+A lot's serial, pool-wide and only growing, is the generation of the tags of all its pages. Nodes hold lots, so
+their state is O(live attempts); the per-page table is the driver's ledger.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.invariant import require
+
+CHUNKS_MAX = 256
+"""Free pages lie in at most this many chunks; more are merged, so a move copies at most this many references."""
+
+
+class Lot(Struct, frozen=True):
+    """Pages granted together under one serial."""
+
+    serial: int
+    pages: tuple[int, ...]
+
+
+class Quarantined(Struct, frozen=True):
+    """A lot nobody may touch.
+
+    ``attempt``: whose *drained* ends it; None where only a fence does (a mismatch proves that some writer is
+    active, but not which). ``writers``: the lives that may still write; when all are fenced, it ends.
+    """
+
+    lot: Lot
+    attempt: AttemptId | None
+    writers: frozenset[Incarnation]
+
+
+class Pool(Struct, frozen=True):
+    """The pages of one node that are not in a hand-off.
+
+    ``free``: chunks of free pages, taken from the end. ``quarantined``: by serial.
+    """
+
+    num_pages: int
+    free: tuple[tuple[int, ...], ...]
+    num_free: int
+    next_serial: int = 1
+    quarantined: dict[int, Quarantined] = {}
+
+    @property
+    def num_quarantined(self) -> int:
+        """Pages in quarantine."""
+        return sum(len(entry.lot.pages) for entry in self.quarantined.values())
+
+
+def new_pool(num_pages: int) -> Pool:
+    """A pool whose pages are all free."""
+    return Pool(num_pages, (tuple(range(num_pages - 1, -1, -1)),), num_pages)
+
+
+def former_life_pool(num_pages: int, former: Incarnation) -> Pool:
+    """A pool whose pages may all still be written by a former life."""
+    lot = Lot(0, tuple(range(num_pages)))
+    return Pool(num_pages, (), 0, quarantined={0: Quarantined(lot, None, frozenset({former}))})
+
+
+def grant_lot(pool: Pool, num_pages: int) -> tuple[Pool, Lot]:
+    """Take free pages under a new serial; the caller has checked that there are enough."""
+    require(0 < num_pages <= pool.num_free, "a grant takes free pages only")
+    pages: tuple[int, ...] = ()
+    chunks = list(pool.free)
+    while len(pages) < num_pages:
+        chunk = chunks.pop()
+        wanted = num_pages - len(pages)
+        if len(chunk) > wanted:
+            chunks.append(chunk[:-wanted])
+            chunk = chunk[-wanted:]
+        pages += chunk[::-1]
+    lot = Lot(pool.next_serial, pages)
+    freed = replace(pool, free=tuple(chunks), num_free=pool.num_free - num_pages, next_serial=pool.next_serial + 1)
+    return freed, lot
+
+
+def free_pages(pool: Pool, pages: tuple[int, ...]) -> Pool:
+    """Put pages back."""
+    chunks = (*pool.free, pages[::-1])
+    if len(chunks) > CHUNKS_MAX:
+        chunks = (tuple(page for chunk in chunks for page in chunk),)
+    return replace(pool, free=chunks, num_free=pool.num_free + len(pages))
+
+
+def quarantine_lot(pool: Pool, entry: Quarantined) -> Pool:
+    """Put a lot aside."""
+    return replace(pool, quarantined={**pool.quarantined, entry.lot.serial: entry})
+
+
+def fence_lot(pool: Pool, serial: int) -> Pool:
+    """Free a quarantined lot."""
+    rest = dict(pool.quarantined)
+    lot = rest.pop(serial).lot
+    return free_pages(replace(pool, quarantined=rest), lot.pages)

@@ -1,0 +1,58 @@
+"""The seam between HTTP and workers: ask for a generation, receive tokens, then exactly one end.
+
+Not for: HTTP shapes (``gateway/``) or deciding who owns a page (``protocol/``).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from kvfence.core.request import Request
+from kvfence.protocol.admission import Capacity, Fit
+from kvfence.protocol.messages import EndReason
+
+
+class TokensOut(Struct, frozen=True):
+    """Tokens that have left decode, in order. Never logged."""
+
+    token_ids: tuple[int, ...]
+
+
+class EndOut(Struct, frozen=True):
+    """The last thing of every generation.
+
+    ``sums``: for DOES_NOT_FIT, the arithmetic of every limit (the failing ones have ``holds`` False).
+    ``retry_after_s``: when asking again makes sense; 0 where it never does.
+    """
+
+    reason: EndReason
+    sums: tuple[Fit, ...] = ()
+    retry_after_s: int = 0
+
+
+class WorkerState(Struct, frozen=True):
+    """One role as ``/health`` shows it."""
+
+    role: str
+    incarnation: str
+    state: str
+    pool_tokens: int
+    num_restarts: int
+
+
+class Generations(Protocol):
+    """What the gateway needs of the workers. Implemented by ``runtime/dispatcher.py`` and by fakes in tests."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """Context and pools of the running pair."""
+        ...
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        """Every worker, ready or not."""
+        ...
+
+    def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
+        """Start at once and yield tokens, then one ``EndOut``. Closing the iterator early cancels the request."""
+        ...
