@@ -1,0 +1,49 @@
+"""What goes to which stream, and in what form."""
+
+import pytest
+
+from kvfence.cli.render import print_json, print_table, progress
+
+
+def test_a_document_is_the_whole_of_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """--json gives one document with a newline at its end, and nothing on stderr."""
+    print_json({"leaked": {"small_unguarded": 27}})
+    captured = capsys.readouterr()
+    assert captured.out == '{\n  "leaked": {\n    "small_unguarded": 27\n  }\n}\n'
+    assert captured.err == ""
+
+
+def test_a_table_goes_to_stderr_unless_it_is_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables beside a result are on stderr; nothing in them is wrapped off a terminal or read as markup."""
+    long = "x" * 300
+    print_table("Runs", ("run", "leaked"), [("small [unguarded]", 27), (long, 0)])
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "small [unguarded]" in captured.err
+    assert long in captured.err
+
+
+def test_an_empty_table_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table without rows still says what it would show."""
+    print_table("", ("run", "leaked"), [], stderr=False)
+    assert "leaked" in capsys.readouterr().out
+
+
+def test_progress_off_a_terminal_is_a_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log gets at most one line for each tenth, all on stderr, however often progress is reported."""
+    with progress("model") as report:
+        for done in range(1001):
+            report(done * 1_000_000, 1_000_000_000)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "model: 1000 MB of 1000 MB"
+
+
+def test_progress_without_a_total_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the size is not known, one line says that something happens."""
+    with progress("model") as report:
+        report(1_000_000, 0)
+        report(2_000_000, 0)
+    assert capsys.readouterr().err == "model: 1 MB\n"
