@@ -2,7 +2,7 @@
 
 Nodes hold lots, which are O(live attempts); the ledger holds pages, which are many. That both say the same is
 the property ``ledger-agrees``. Two implementations behind one interface: ``ListLedger`` needs only the standard
-library, ``NumpyLedger`` (``ledger_numpy.py``) is for pools of many pages.
+library, ``NumpyLedger`` (``numpy_ledger.py``) is for pools of many pages.
 
 Not for: deciding (``protocol/``) or bytes (``kv/``).
 """
