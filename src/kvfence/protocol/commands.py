@@ -7,6 +7,9 @@ from kvfence.core.manifest import Manifest
 from kvfence.protocol.messages import EndReason, Message
 from kvfence.protocol.transitions import PageMove
 
+FIRST_TOKEN = PassId(0)
+"""Stands for prefill's pass in the ``Emit`` that lets the first token out at adoption."""
+
 
 class Send(Struct, frozen=True, tag=True):
     """Send a message to a peer."""

@@ -112,12 +112,13 @@ class Verified(Struct, frozen=True, tag=True):
     """Seal compared the landed pages with the manifest.
 
     ``bad_stamps``: pages whose head or tail is not the promised one. ``digests_match``: every page's bytes and
-    the digest over all stamps.
+    the digest over all stamps. ``finished``: the first token, which came along, ends the sequence.
     """
 
     attempt: AttemptId
     bad_stamps: tuple[int, ...]
     digests_match: bool
+    finished: EndReason | None = None
 
 
 class Submit(Struct, frozen=True, tag=True):

@@ -83,7 +83,7 @@ class GatewayHandoff(Struct, frozen=True):
     decode: Incarnation
     num_tokens: int
     max_tokens: int
-    deadline_ns: int
+    remaining_ns: int
     phase: GatewayPhase = GatewayPhase.OFFERED
     grant: Grant | None = None
     num_emitted: int = 0

@@ -82,8 +82,8 @@ class GatewayPhase(Enum):
 
 
 DECODE_MOVES: dict[DecodePhase, frozenset[DecodePhase]] = {
-    DecodePhase.WAITING: frozenset({DecodePhase.GRANTED, DecodePhase.REVOKED, DecodePhase.CLOSED}),
-    DecodePhase.GRANTED: frozenset({DecodePhase.VERIFYING, DecodePhase.REVOKED, DecodePhase.CLOSED}),
+    DecodePhase.WAITING: frozenset({DecodePhase.GRANTED, DecodePhase.CLOSED}),
+    DecodePhase.GRANTED: frozenset({DecodePhase.VERIFYING, DecodePhase.REVOKED}),
     DecodePhase.VERIFYING: frozenset({DecodePhase.RUNNING, DecodePhase.REVOKED}),
     DecodePhase.RUNNING: frozenset({DecodePhase.CLOSED}),
     DecodePhase.REVOKED: frozenset({DecodePhase.CLOSED}),
