@@ -1,0 +1,107 @@
+"""Wraps ``step`` and writes down each one, so that no driver can forget a line.
+
+Bounded: a file that reaches its limit is kept once as ``.1`` and begun anew, header first.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kvfence.protocol.events import Event
+from kvfence.protocol.guards import Rules
+from kvfence.protocol.step import Node, Step, step
+from kvfence.trace.record import SCHEMA, TraceHeader, TraceStep, summary_of
+
+FLUSH_BYTES = 1 << 16
+
+
+class Recorder:
+    """Steps a node and records it into a sink; without a sink it only steps."""
+
+    def __init__(self, sink: "TraceFile | None", clock_ns: Callable[[], int]) -> None:
+        self._sink = sink
+        self._clock_ns = clock_ns
+        self._n = 0
+
+    def begin(self, rules: Rules, role: str, node: Node) -> None:
+        """Write the header."""
+        if self._sink is not None:
+            absent = tuple(sorted(rules.absent))
+            self._sink.begin(TraceHeader(SCHEMA, role, node.lives.incarnation, absent, summary_of(node)))
+
+    def step(self, rules: Rules, node: Node, event: Event) -> Step:
+        """Step the node and record what came of it."""
+        result = step(rules, node, event)
+        if self._sink is not None:
+            self._n += 1
+            self._sink.write(TraceStep(self._n, self._clock_ns(), event, result.commands, result.decisions))
+        return result
+
+    def flush(self) -> None:
+        """Push buffered lines to the file."""
+        if self._sink is not None:
+            self._sink.flush()
+
+    def close(self) -> None:
+        """Flush and close the sink."""
+        if self._sink is not None:
+            self._sink.close()
+
+
+class TraceFile:
+    """An NDJSON file of bounded size; at most twice ``bytes_max`` lie on disk."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._encoder = msgspec.json.Encoder()
+        self._header = b""
+        self._pending: list[bytes] = []
+        self._num_pending = 0
+        self._written = 0
+        self._file: BinaryIO = self._open()
+
+    def _open(self) -> BinaryIO:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        return os.fdopen(fd, "wb", buffering=0)
+
+    def begin(self, header: TraceHeader) -> None:
+        """Write the header, and again at the start of each later file."""
+        self._header = self._encoder.encode(header) + b"\n"
+        self._append(self._header)
+
+    def write(self, line: TraceStep) -> None:
+        """Add one step."""
+        self._append(self._encoder.encode(line) + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        if self._written + len(line) > self._bytes_max and self._written > len(self._header):
+            self._rotate()
+        self._pending.append(line)
+        self._num_pending += len(line)
+        self._written += len(line)
+        if self._num_pending >= FLUSH_BYTES:
+            self.flush()
+
+    def _rotate(self) -> None:
+        self.flush()
+        self._file.close()
+        os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        self._file = self._open()
+        self._written = len(self._header)
+        self._file.write(self._header)
+
+    def flush(self) -> None:
+        """Write out what is pending."""
+        if self._pending:
+            self._file.write(b"".join(self._pending))
+            self._pending.clear()
+            self._num_pending = 0
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.flush()
+        self._file.close()
