@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kvfence.core.errors import LocalProtocolError, RemoteProtocolError
-from kvfence.protocol.messages import Envelope
+from kvfence.wire.frames import Frame
 
 T = TypeVar("T")
 
@@ -49,6 +49,6 @@ class Codec(Generic[T]):
             raise RemoteProtocolError(f"a frame of {len(frame)} bytes cannot be read: {type(error).__name__}") from None
 
 
-def envelope_codec() -> Codec[Envelope]:
-    """Make the codec of what nodes say to each other."""
-    return Codec(Envelope)
+def frame_codec() -> Codec[Frame]:
+    """Make the codec of everything that crosses a control socket."""
+    return Codec(Frame)

@@ -14,7 +14,8 @@ from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.core.layout import KVLayout
 from kvfence.core.limits import Limits
 from kvfence.core.tags import HEAD_BYTES, TAIL_BYTES
-from kvfence.wire.transport import Fence, PageBatch, check_batch
+from kvfence.protocol.transitions import Fence
+from kvfence.wire.transport import PageBatch, check_batch
 
 Accept = Callable[[int, AttemptId, Incarnation], bool]
 """Asked by the receiver for each page, with the attempt and the incarnation the write is for, as it copies."""

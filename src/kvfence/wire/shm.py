@@ -23,7 +23,8 @@ from kvfence.core.ids import Incarnation
 from kvfence.core.layout import KVLayout
 from kvfence.core.limits import Limits
 from kvfence.core.tags import HEAD_BYTES, TAIL_BYTES
-from kvfence.wire.transport import Fence, PageBatch, check_batch
+from kvfence.protocol.transitions import Fence
+from kvfence.wire.transport import PageBatch, check_batch
 
 Records = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]

@@ -7,7 +7,6 @@ makes that safe is not in the write but in two facts that every transport must s
 Next: ``shm.py`` (between processes), ``memory.py`` (tests and simulation).
 """
 
-from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
@@ -15,19 +14,7 @@ from msgspec import Struct
 from kvfence.core.errors import TransportError
 from kvfence.core.ids import AttemptId, BatchId, Incarnation
 from kvfence.core.invariant import require
-
-
-class Fence(Enum):
-    """What proves that a revoked destination is quiet, where the writer has not said *drained*."""
-
-    AT_RECEIPT = "at_receipt"
-    """The receiver checks page, attempt and incarnation and copies in one step: nothing stray can land."""
-    PEER_EXIT = "peer_exit"
-    """The writer process has been reaped; until then, stopped or not, it may still write."""
-    NEW_SESSION = "new_session"
-    """The receiver's engine was rebuilt under an id unlike all before."""
-    NONE = "none"
-    """Nothing does: refused at start, by name."""
+from kvfence.protocol.transitions import Fence
 
 
 class PageBatch(Struct, frozen=True):

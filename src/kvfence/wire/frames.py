@@ -1,0 +1,48 @@
+"""What one control frame holds: a protocol message, and beside it what ``step`` never sees.
+
+Prompts travel beside Dispatch, the first token with the sampler's state beside Sent, tokens beside nothing.
+"""
+
+from msgspec import Struct
+
+from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.request import SamplingParams
+from kvfence.protocol.messages import Envelope
+
+
+class Prompt(Struct, frozen=True, tag=True):
+    """The tokens to prefill. Units: num_generated: how many of them an earlier attempt generated."""
+
+    token_ids: list[int]
+    sampling: SamplingParams
+    num_generated: int
+
+
+class FirstToken(Struct, frozen=True, tag=True):
+    """The token prefill sampled, with the sampler's state; it leaves only after adoption."""
+
+    token_id: int
+    sampling: SamplingParams
+    num_generated: int
+
+
+class TokenRow(Struct, frozen=True, array_like=True):
+    """Tokens of one attempt, from this index."""
+
+    attempt: AttemptId
+    first_index: int
+    token_ids: list[int]
+
+
+class Tokens(Struct, frozen=True, tag=True):
+    """The tokens that left decode in one pass."""
+
+    rows: list[TokenRow]
+
+
+class Frame(Struct, frozen=True):
+    """One control frame."""
+
+    sender: Incarnation
+    envelope: Envelope | None = None
+    payload: Prompt | FirstToken | Tokens | None = None
