@@ -40,7 +40,7 @@ install: $(STAMP)  ## Make .venv with the extras serve and dev; nothing to do wh
 $(STAMP): pyproject.toml $(PINS)
 	@rm -f $@
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "kvfence needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+	  echo "kvfence needs Python 3.11 or newer; '$(PYTHON)' is $$({ $(PYTHON) -V || echo not there; } 2>/dev/null)." >&2; \
 	  echo "Install it, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@{ head -2 $(BIN)/pip | grep -qF '$(CURDIR)/$(VENV)/' && $(BIN)/python -m pip --version; } >/dev/null 2>&1 || \
 	  $(PYTHON) -m venv --clear $(VENV) || { \

@@ -10,7 +10,7 @@ from kvfence.cli.load_settings import load_settings, setting_fields
 from kvfence.cli.render import print_json, print_table
 from kvfence.cli.settings_flags import Flags, with_settings_flags
 
-app = typer.Typer()
+app = typer.Typer(no_args_is_help=True)
 
 
 class ShownSetting(Struct, frozen=True):

@@ -6,7 +6,7 @@ import typer
 
 from kvfence.cli.render import print_json, progress
 
-app = typer.Typer()
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()

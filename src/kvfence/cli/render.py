@@ -14,8 +14,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-Report = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all); 0 in all where nobody knows yet."""
+Report = Callable[[str, int, int], None]
+"""Called with (stage, bytes done, bytes in all); 0 in all: not known; 1: a stage that is done or not done."""
 
 _NO_WRAP = 1000
 
@@ -59,29 +59,40 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 @contextmanager
 def progress(label: str) -> Iterator[Report]:
-    """Show bytes done on stderr while the block runs: a bar on a terminal, a line per tenth elsewhere."""
+    """Show on stderr how far the block is: a bar on a terminal, a line for each stage and tenth elsewhere."""
     out = console()
     if not out.is_terminal:
         yield _LinePerTenth(label)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=out, transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+        yield _Bar(bar, label)
+
+
+class _Bar:
+    """Progress for a terminal."""
+
+    def __init__(self, bar: Progress, label: str) -> None:
+        self.bar, self.label, self.task = bar, label, bar.add_task(label, total=None)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        known = total if total > 1 else None
+        self.bar.update(self.task, description=f"{self.label}: {stage}", completed=done, total=known)
 
 
 class _LinePerTenth:
     """Progress for logs and pipes."""
 
     def __init__(self, label: str) -> None:
-        self.label = label
-        self.tenth = -1
+        self.label, self.last = label, ("", -1)
 
-    def __call__(self, done: int, total: int) -> None:
-        tenth = 10 * done // total if total else 0
-        if tenth > self.tenth:
-            self.tenth = tenth
-            print_note(f"{self.label}: {done / 1e6:.0f} MB" + (f" of {total / 1e6:.0f} MB" if total else ""))
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = (stage, 10 * done // total if total > 1 else 0)
+        if now == self.last:
+            return
+        self.last = now
+        size = f" {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total > 1 else ""
+        print_note(f"{self.label}: {stage}{size}")
 
 
 def _cell(value: object) -> str:

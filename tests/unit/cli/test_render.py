@@ -33,17 +33,19 @@ def test_progress_off_a_terminal_is_a_few_lines(capsys: pytest.CaptureFixture[st
     """A log gets at most one line for each tenth, all on stderr, however often progress is reported."""
     with progress("model") as report:
         for done in range(1001):
-            report(done * 1_000_000, 1_000_000_000)
+            report("fetch", done * 1_000_000, 1_000_000_000)
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert len(lines) == 11
-    assert lines[-1] == "model: 1000 MB of 1000 MB"
+    assert lines[-1] == "model: fetch 1000 of 1000 MB"
 
 
-def test_progress_without_a_total_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the size is not known, one line says that something happens."""
+def test_stages_of_unknown_size_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the size is not known, or the stage has no bytes, one line says that something happens."""
     with progress("model") as report:
-        report(1_000_000, 0)
-        report(2_000_000, 0)
-    assert capsys.readouterr().err == "model: 1 MB\n"
+        report("fetch", 1_000_000, 0)
+        report("fetch", 2_000_000, 0)
+        report("verify", 0, 1)
+        report("verify", 1, 1)
+    assert capsys.readouterr().err.splitlines() == ["model: fetch", "model: verify"]
