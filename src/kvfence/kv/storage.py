@@ -81,10 +81,12 @@ def open_shared(nbytes: int, directory: str | None = None) -> MemoryFile:
     fd = _anonymous_fd(directory)
     try:
         os.ftruncate(fd, nbytes)
+        if directory is not None:
+            os.posix_fallocate(fd, 0, nbytes)
+            return MemoryFile(fd, nbytes)
         memory = MemoryFile(fd, nbytes)
-        if directory is None:  # before allocation, so that the kernel can use huge pages; old kernels refuse
-            with contextlib.suppress(OSError):
-                memory.buffer.madvise(_MADV_POPULATE_WRITE)
+        with contextlib.suppress(OSError):  # through the mapping first, where huge pages can be used; Linux >= 5.14
+            memory.buffer.madvise(_MADV_POPULATE_WRITE)
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
         os.close(fd)
