@@ -9,8 +9,8 @@ from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.core.manifest import Manifest
 from kvfence.protocol.messages import Abort, Envelope, Grant, Offer, Sent
-from kvfence.protocol.messages import Envelope as _Envelope
-from kvfence.wire.codec import Codec
+from kvfence.wire.codec import frame_codec
+from kvfence.wire.frames import Frame
 
 incarnations = st.binary(min_size=16, max_size=16).map(lambda drawn: Incarnation(drawn.hex()))
 attempts = st.builds(AttemptId, incarnations, st.integers(1, 2**63 - 1))
@@ -22,30 +22,31 @@ messages = st.one_of(
     st.builds(Sent, attempts, naturals, st.builds(Manifest, naturals, incarnations, naturals, pages, st.just("l"))),
     st.builds(Abort, attempts),
 )
-CODEC = Codec(_Envelope)
+frames = st.builds(Frame, incarnations, st.builds(Envelope, incarnations, incarnations, messages))
+CODEC = frame_codec()
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.builds(Envelope, incarnations, incarnations, messages))
-def test_an_envelope_survives_its_frame(envelope: Envelope) -> None:
+@given(frames)
+def test_a_frame_is_read_back(frame: Frame) -> None:
     """Decoding gives back what was encoded, whatever the message."""
-    assert CODEC.decode(CODEC.encode(envelope)) == envelope
+    assert CODEC.decode(CODEC.encode(frame)) == frame
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_junk_is_a_remote_error_and_nothing_else(junk: bytes) -> None:
-    """Any bytes either are an envelope or raise the one error for what a peer sent."""
+    """Any bytes either are a frame or raise the one error for what a peer sent."""
     with contextlib.suppress(RemoteProtocolError):
-        assert isinstance(CODEC.decode(junk), Envelope)
+        assert isinstance(CODEC.decode(junk), Frame)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.builds(Envelope, incarnations, incarnations, messages), st.data())
-def test_a_cut_frame_is_a_remote_error(envelope: Envelope, data: st.DataObject) -> None:
+@given(frames, st.data())
+def test_a_cut_frame_is_a_remote_error(whole: Frame, data: st.DataObject) -> None:
     """A frame that ends early never decodes."""
-    frame = CODEC.encode(envelope)
-    cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
+    encoded = CODEC.encode(whole)
+    cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
     try:
         CODEC.decode(cut)
     except RemoteProtocolError as error:
