@@ -1,0 +1,85 @@
+"""How large the pools are, whether one context fits them, and which flag mends it: pure arithmetic over settings.
+
+The incident's first cause was a pool smaller than the context that nothing compared. Here ``serve`` compares.
+"""
+
+from msgspec import Struct
+
+from kvfence.core.errors import CapacityError, LayoutMismatch
+from kvfence.core.settings import PoolSettings, Role
+from kvfence.protocol.admission import Capacity
+from kvfence.runtime.lifeline import Loaded
+
+
+class PlannedPools(Struct, frozen=True):
+    """Pages of each role as the settings ask for; 0 where the worker computes them from the memory left."""
+
+    pages: dict[Role, int]
+
+
+def plan_pools(pool: PoolSettings, context_tokens: int) -> PlannedPools:
+    """Give the pages each role takes.
+
+    Units:
+        context_tokens: what one sequence may hold; the default pools hold one of it, decode one page more.
+    """
+    size = pool.page_size
+    if pool.memory_fraction and not (pool.tokens or pool.prefill_tokens or pool.decode_tokens):
+        return PlannedPools({"prefill": 0, "decode": 0})
+    one_context = -(-context_tokens // size)
+    wanted = {"prefill": pool.prefill_tokens or pool.tokens, "decode": pool.decode_tokens or pool.tokens}
+    prefill = -(-wanted["prefill"] // size) if wanted["prefill"] else one_context
+    decode = -(-wanted["decode"] // size) if wanted["decode"] else one_context + 1
+    return PlannedPools({"prefill": prefill, "decode": decode})
+
+
+def check_layouts(prefill: Loaded, decode: Loaded) -> None:
+    """Refuse a pair whose pages differ.
+
+    Raises:
+        LayoutMismatch: model, dtype, page size or digest differ.
+    """
+    if prefill.layout != decode.layout:
+        raise LayoutMismatch(
+            f"prefill and decode lay out pages differently: {prefill.record_bytes} and {decode.record_bytes} bytes a "
+            f"page of {prefill.page_size} and {decode.page_size} tokens; give both the same model, dtype and page size"
+        )
+
+
+def settle_capacity(prefill: Loaded, decode: Loaded, context_tokens: int, *, check: bool = True) -> Capacity:
+    """Give the capacity to serve: the asked context, or for 0 the largest that both pools hold.
+
+    Raises:
+        CapacityError: a pool cannot hold one context, with both roles' numbers and the flag that mends it.
+    """
+    size = decode.page_size
+    if context_tokens == 0:
+        context_tokens = min(prefill.context_tokens, prefill.num_pages * size, (decode.num_pages - 1) * size)
+    if context_tokens < size:
+        raise CapacityError(f"the pools hold no context of even one page ({size} tokens): raise --pool-tokens")
+    capacity = Capacity(size, context_tokens, prefill.num_pages, decode.num_pages)
+    if check:
+        check_capacity(capacity)
+    return capacity
+
+
+def check_capacity(capacity: Capacity) -> None:
+    """Refuse to serve a context that a pool cannot hold.
+
+    Raises:
+        CapacityError: see ``settle_capacity``.
+    """
+    size, context = capacity.page_size, capacity.context_tokens
+    need = capacity.num_pages(context)
+    rows = (("prefill", capacity.prefill_pages, need), ("decode", capacity.decode_pages, need + 1))
+    if all(have >= wanted for _, have, wanted in rows):
+        return
+    lines = [f"the context of {context} tokens is {need} pages of {size} tokens; a pool must hold one whole context:"]
+    for role, have, wanted in rows:
+        verdict = "enough" if have >= wanted else f"{wanted - have} pages too few"
+        extra = " (one page more than the context, for the tail's copy)" if role == "decode" else ""
+        lines.append(f"  {role}: {have} pages = {have * size} tokens, needs {wanted}{extra}: {verdict}")
+    fitting = min(capacity.prefill_pages, capacity.decode_pages - 1) * size
+    lines.append(f"mend it with --pool-tokens {(need + 1) * size}, or lower the context: --context {max(fitting, 0)},")
+    lines.append("or --context auto, which takes the largest context that both pools hold")
+    raise CapacityError("\n".join(lines))

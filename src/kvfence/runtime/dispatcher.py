@@ -1,0 +1,258 @@
+"""The gateway's side of the workers: turns requests into attempts and tokens back into generations.
+
+Implements ``generation.Generations`` on a ``GatewayNode``. Not for: HTTP (``kvfence.gateway``) or starting
+workers (``supervisor.py``), which tells this who lives.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from kvfence.core.errors import RemoteProtocolError
+from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId
+from kvfence.core.limits import Limits
+from kvfence.core.request import Request
+from kvfence.driver.loop import NodeLoop
+from kvfence.protocol.admission import Capacity, Load, Refuse, decide, fits
+from kvfence.protocol.commands import Command, Deliver, Finish, Resubmitted, Send, StartTimer
+from kvfence.protocol.events import ClientGone, DeadlinePassed, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
+from kvfence.protocol.gateway import GatewayNode
+from kvfence.protocol.guards import Rules
+from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor
+from kvfence.protocol.node import Lives
+from kvfence.protocol.routing import Placement, WorkerLoad, place
+from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
+from kvfence.runtime.resend import Resender
+from kvfence.trace.recorder import Recorder
+from kvfence.wire.codec import frame_codec
+from kvfence.wire.control import ControlSocket
+from kvfence.wire.frames import Frame, Prompt, Tokens
+
+FLOOR_S = 0.5
+"""How often the floor travels and unanswered messages are looked at."""
+
+
+class Peer(Struct):
+    """One introduced worker. ``healthy``: its heartbeat is recent, so that new attempts may be placed on it."""
+
+    incarnation: Incarnation
+    role: str
+    healthy: bool = True
+
+
+class Generation(Struct):
+    """One open request and what it has generated; neither is ever logged."""
+
+    request: Request
+    queue: "asyncio.Queue[TokensOut | EndOut]"
+    deadline_at: float
+    generated: list[int] = []
+
+
+class Dispatcher:
+    """Dispatches generations to the current workers.
+
+    Owner:
+        One event loop.
+    """
+
+    def __init__(
+        self, incarnation: Incarnation, control_dir: Path, rules: Rules, limits: Limits, recorder: Recorder
+    ) -> None:
+        self.incarnation = incarnation
+        self.limits = limits
+        self.control = ControlSocket(control_dir, incarnation)
+        self.codec = frame_codec()
+        self.peers: dict[Incarnation, Peer] = {}
+        self.recorder = recorder
+        self._rules = rules
+        self._generations: dict[RequestId, Generation] = {}
+        self._tenants: dict[RequestId, TenantId] = {}
+        self._arrived: dict[AttemptId, list[int]] = {}
+        self._states: tuple[WorkerState, ...] = ()
+        self._loop: NodeLoop[GatewayNode] | None = None
+        self._resender = Resender(self._feed)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- what the supervisor tells
+
+    def start(self, capacity: Capacity) -> None:
+        """Make the node, or adopt a changed capacity; then listen."""
+        node = GatewayNode(Lives(self.incarnation), capacity)
+        self._loop = NodeLoop(self._rules, node, None, self._execute, self.recorder.step)
+        self.recorder.begin(self._rules, "gateway", node)
+        for part in (self._listen(), self._tick()):
+            self._tasks.add(asyncio.get_running_loop().create_task(part))
+
+    def meet(self, peer: Incarnation, role: str) -> None:
+        """A worker is ready for attempts."""
+        self.peers[peer] = Peer(peer, role)
+        self._feed(PeerUp(peer, writes=False))
+
+    def lose(self, peer: Incarnation, *, reaped: bool) -> None:
+        """A worker is gone."""
+        self.peers.pop(peer, None)
+        self.control.forget(peer)
+        self._feed(PeerGone(peer, reaped))
+
+    def set_healthy(self, peer: Incarnation, *, healthy: bool) -> None:
+        """A worker's heartbeat stopped or came back."""
+        if peer in self.peers:
+            self.peers[peer].healthy = healthy
+
+    def set_states(self, states: tuple[WorkerState, ...]) -> None:
+        """What ``/health`` shows."""
+        self._states = states
+
+    async def close(self) -> None:
+        """End every generation and stop listening."""
+        for generation in self._generations.values():
+            generation.queue.put_nowait(EndOut(EndReason.SHUTDOWN))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.control.close()
+        self.recorder.close()
+
+    # ---- what the gateway asks
+
+    @property
+    def capacity(self) -> Capacity:
+        """Context and pools of the running pair."""
+        return self._node_loop.node.capacity
+
+    @property
+    def decisions(self) -> dict[tuple[str, str, str], int]:
+        """Guard answers at this gateway."""
+        return self._node_loop.decisions if self._loop is not None else {}
+
+    def workers(self) -> tuple[WorkerState, ...]:
+        """Every worker, ready or not."""
+        return self._states
+
+    async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
+        """Yield tokens, then one ``EndOut``; see ``Generations.generate``."""
+        refusal = self._admit(request)
+        if refusal is not None:
+            yield refusal
+            return
+        queue: asyncio.Queue[TokensOut | EndOut] = asyncio.Queue()
+        self._generations[request.id] = Generation(request, queue, time.monotonic() + request.deadline_s)
+        self._tenants[request.id] = request.tenant
+        try:
+            self._submit(request)
+            while True:
+                item = await queue.get()
+                yield item
+                if isinstance(item, EndOut):
+                    return
+        finally:
+            if self._generations.pop(request.id, None) is not None:
+                self._feed(ClientGone(request.id))
+
+    def _admit(self, request: Request) -> EndOut | None:
+        """Refuse for load. What does not fit goes on to the node, whose guard refuses it for good."""
+        if not all(fit.holds for fit in fits(self.capacity, len(request.token_ids), request.max_tokens)):
+            return None
+        handoffs = self._node_loop.node.handoffs.values()
+        of_tenant = sum(self._tenants.get(handoff.request) == request.tenant for handoff in handoffs)
+        answer = decide(self.limits, Load(len(handoffs), of_tenant, self._place() is not None))
+        return EndOut(answer.reason, (), answer.retry_after_s) if isinstance(answer, Refuse) else None
+
+    def _place(self) -> Placement | None:
+        handoffs = self._node_loop.node.handoffs.values()
+        loads: dict[str, list[WorkerLoad]] = {"prefill": [], "decode": []}
+        for peer in self.peers.values():
+            if peer.healthy:
+                num_open = sum(peer.incarnation in (h.prefill, h.decode) for h in handoffs)
+                loads[peer.role].append(WorkerLoad(peer.incarnation, num_open))
+        return place(tuple(loads["prefill"]), tuple(loads["decode"]))
+
+    def _submit(self, request: Request) -> None:
+        nobody = Incarnation("")
+        placement = self._place() or Placement(nobody, nobody)
+        remaining_ns = int(request.deadline_s * 1e9)
+        num_tokens = len(request.token_ids)
+        self._feed(
+            Submit(request.id, num_tokens, request.max_tokens, placement.prefill, placement.decode, remaining_ns)
+        )
+
+    # ---- the node
+
+    @property
+    def _node_loop(self) -> NodeLoop[GatewayNode]:
+        if self._loop is None:
+            raise RemoteProtocolError("the workers are still starting")
+        return self._loop
+
+    def _feed(self, event: Event) -> None:
+        self._node_loop.feed(event)
+
+    def _execute(self, command: Command) -> Iterable[Event] | None:
+        match command:
+            case Send(to=to, message=message):
+                payload = self._prompt(message) if isinstance(message, Dispatch) else None
+                envelope = Envelope(self.incarnation, to, message)
+                self.control.send(to, self.codec.encode(Frame(self.incarnation, envelope, payload)))
+            case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
+                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed, DeadlinePassed(attempt))
+            case Deliver(request=request, attempt=attempt):
+                self._deliver(request, self._arrived.pop(attempt, []))
+            case Resubmitted(request=request, old=old):
+                self._arrived.pop(old, None)
+            case Finish(request=request, reason=reason):
+                self._finish(request, reason)
+        return None
+
+    def _prompt(self, message: Dispatch) -> Prompt | None:
+        handoff = self._node_loop.node.handoffs[message.attempt]
+        generation = self._generations.get(handoff.request)
+        if generation is None:
+            return None  # answered meanwhile: prefill refuses a dispatch without a prompt at intake
+        token_ids = [*generation.request.token_ids, *generation.generated]
+        return Prompt(token_ids, generation.request.sampling, len(generation.generated))
+
+    def _deliver(self, request: RequestId, token_ids: list[int]) -> None:
+        generation = self._generations.get(request)
+        if generation is not None:
+            generation.generated += token_ids
+            generation.queue.put_nowait(TokensOut(tuple(token_ids)))
+
+    def _finish(self, request: RequestId, reason: EndReason) -> None:
+        generation = self._generations.pop(request, None)
+        if generation is None:
+            return
+        sums = fits(self.capacity, len(generation.request.token_ids), generation.request.max_tokens)
+        generation.queue.put_nowait(EndOut(reason, sums if reason is EndReason.DOES_NOT_FIT else ()))
+
+    # ---- the wire
+
+    async def _listen(self) -> None:
+        while True:
+            raw = await self.control.receive()
+            try:
+                frame = self.codec.decode(raw)
+            except RemoteProtocolError:
+                continue
+            if frame.envelope is not None:
+                self._feed(Received(frame.envelope))
+            elif isinstance(frame.payload, Tokens):
+                for row in frame.payload.rows:
+                    self._arrived[row.attempt] = row.token_ids
+                    self._feed(TokensArrived(frame.sender, row.attempt, row.first_index, len(row.token_ids)))
+                    self._arrived.pop(row.attempt, None)
+
+    async def _tick(self) -> None:
+        while True:
+            node = self._node_loop.node
+            for peer in self.peers:
+                envelope = Envelope(self.incarnation, peer, Floor(node.floor))
+                self.control.send(peer, self.codec.encode(Frame(self.incarnation, envelope)))
+            self._resender.tick(time.monotonic(), tuple(node.handoffs))
+            open_requests = {handoff.request for handoff in node.handoffs.values()} | set(self._generations)
+            self._tenants = {r: tenant for r, tenant in self._tenants.items() if r in open_requests}
+            self.recorder.flush()
+            await asyncio.sleep(FLOOR_S)

@@ -1,0 +1,264 @@
+"""The prefill worker: computes prompts in chunks, seals pages as they fill and writes them into decode's pool.
+
+Read ``protocol/prefill.py`` first: it decides; this carries out.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import Struct
+
+from kvfence.core.errors import KvfenceError, TransportError
+from kvfence.core.ids import AttemptId, Incarnation, PassId
+from kvfence.core.request import SamplingParams
+from kvfence.core.tags import PageStamp, PageTag
+from kvfence.kv.compare import BatchTable
+from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
+from kvfence.kv.storage import MemoryFile, map_shared
+from kvfence.models.executor import Executor, PassRow
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.commands import Command, Post, Send, StartPrefill, Stop
+from kvfence.protocol.events import BatchEnded, Event, PagesSealed, PassBegan, PassEnded, Received
+from kvfence.protocol.lots import new_pool
+from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Sent
+from kvfence.protocol.node import Lives
+from kvfence.protocol.prefill import PrefillNode
+from kvfence.protocol.transitions import PrefillPhase
+from kvfence.runtime.lifeline import Begin, Lifeline, MeetPeer, Order, PeerDied
+from kvfence.runtime.process import run_worker
+from kvfence.runtime.scheduler import Chunk, next_chunks
+from kvfence.runtime.worker import Worker
+from kvfence.wire.frames import FirstToken, Frame, Prompt
+from kvfence.wire.shm import Progress, SharedMemoryTransport
+from kvfence.wire.transport import PageBatch
+
+UNANSWERED = (PrefillPhase.SENT, PrefillPhase.FAILED)
+
+
+class Job(Struct):
+    """One prompt at work. ``token_ids`` is emptied once computed; none of it is ever logged.
+
+    Units: num_computed in tokens; stamps: one for each sealed page.
+    """
+
+    token_ids: list[int]
+    sampling: SamplingParams
+    num_generated: int
+    serial: int = 0
+    pages: tuple[int, ...] = ()
+    num_tokens: int = 0
+    num_computed: int = 0
+    stamps: list[PageStamp] = []
+    first_token: int | None = None
+
+
+class PrefillWorker(Worker[PrefillNode]):
+    """Prefill's process."""
+
+    on_progress: Progress | None = None
+    """Called by every page write after each part of it: how tests stop, tear or corrupt a write. None in production."""
+
+    def __init__(self, begin: Begin, lifeline: "Lifeline[Order]", executor: Executor, memory: MemoryFile) -> None:
+        super().__init__(begin, lifeline, executor, memory)
+        self.jobs: dict[AttemptId, Job] = {}
+        self.table = BatchTable(self.pool)
+        self.transports: dict[Incarnation, tuple[SharedMemoryTransport, MemoryFile]] = {}
+        self.model_thread = ThreadPoolExecutor(1, "model")
+        self.writer_thread = ThreadPoolExecutor(1, "writer")
+        self.posts: set[asyncio.Task[None]] = set()
+        self.last_pass = PassId(0)
+
+    def make_node(self, capacity: Capacity) -> PrefillNode:
+        """A node whose pool nobody else can write, so that all of it is free."""
+        return PrefillNode(
+            Lives(self.incarnation),
+            capacity,
+            self.layout.fingerprint,
+            new_pool(self.pool.num_pages),
+            batch_pages_max=self.begin.settings.limits.batch_pages_max,
+        )
+
+    def meet(self, order: MeetPeer, fd: int | None) -> None:
+        """Map a decode worker's pool before its first page is granted to us."""
+        if order.pool is not None and fd is not None:
+            memory = map_shared(fd, order.pool.nbytes)
+            transport = SharedMemoryTransport(
+                self.memory.buffer, memory.buffer, self.layout, order.peer, self.on_progress
+            )
+            self.transports[order.peer] = (transport, memory)
+            fd = None
+        super().meet(order, fd)
+
+    def lose(self, order: PeerDied) -> None:
+        """Let a dead decode worker's pool go."""
+        super().lose(order)
+        transport = self.transports.pop(order.peer, None)
+        if transport is not None:
+            transport[0].close()
+            transport[1].close()
+
+    def receive(self, frame: Frame, envelope: Envelope) -> Event:
+        """Keep the prompt of a new dispatch; one that cannot be run is refused at intake."""
+        message = envelope.message
+        if not isinstance(message, Dispatch):
+            return Received(envelope)
+        if message.attempt in self.loop.node.handoffs:
+            return Received(envelope)
+        prompt = frame.payload
+        sound = isinstance(prompt, Prompt) and len(prompt.token_ids) == message.num_tokens
+        if not isinstance(prompt, Prompt) or not sound or not self._in_vocabulary(prompt.token_ids):
+            return Received(envelope, EndReason.REFUSED_AT_INTAKE)
+        self.jobs[message.attempt] = Job(prompt.token_ids, prompt.sampling, prompt.num_generated)
+        return Received(envelope)
+
+    def _in_vocabulary(self, token_ids: list[int]) -> bool:
+        return bool(token_ids) and min(token_ids) >= 0 and max(token_ids) < self.executor.vocab_size
+
+    def carry_out(self, command: Command) -> Iterable[Event] | None:
+        """Start, send, post or stop."""
+        match command:
+            case Send(message=Sent(attempt=attempt)):
+                job = self.jobs[attempt]
+                first = FirstToken(job.first_token or 0, job.sampling, job.num_generated)
+                self.post(Frame(self.incarnation, self.envelope(command), first), command.to)
+            case Send():
+                self.post(Frame(self.incarnation, self.envelope(command)), command.to)
+            case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
+                self._begin_job(self.jobs[attempt], serial, pages, num_tokens)
+                heads = pack_heads(self.incarnation, serial, pages)
+                write_head(self.pool, pages, heads)
+                self.table.add(attempt, pages, heads)
+                self.wake.set()
+            case Post():
+                task = asyncio.create_task(self._write(command))
+                self.posts.add(task)
+                task.add_done_callback(self.posts.discard)
+            case Stop(attempt=attempt):
+                self._forget(attempt)
+        return None
+
+    def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
+        job.serial, job.pages, job.num_tokens = serial, pages, num_tokens
+        job.token_ids = job.token_ids[:num_tokens]
+
+    def _forget(self, attempt: AttemptId) -> None:
+        self.jobs.pop(attempt, None)
+        self.table.drop(attempt)
+
+    async def _write(self, post: Post) -> None:
+        """Write one batch in the writer's thread and report how it ended."""
+        batch = PageBatch(post.attempt, post.batch, post.decode, post.source, post.destination)
+        success, quiet = True, True
+        try:
+            transport, _ = self.transports[post.decode]
+            await asyncio.get_running_loop().run_in_executor(self.writer_thread, transport.write, batch)
+        except KeyError:
+            success = False
+        except TransportError as error:
+            success, quiet = False, error.in_flight == "no"
+        self.loop.feed(BatchEnded(post.attempt, post.batch, success, quiet))
+        self.wake.set()
+
+    async def work(self) -> None:
+        """Compute chunks while there are any."""
+        while True:
+            self._sweep()
+            chunks = next_chunks(self._prompts(), self.begin.settings.limits.chunk_tokens_max)
+            if chunks:
+                await self._run(chunks)
+            else:
+                self.wake.clear()
+                await self.wake.wait()
+
+    def _prompts(self) -> list[tuple[AttemptId, int, int]]:
+        handoffs = self.loop.node.handoffs
+        return [
+            (attempt, job.num_computed, job.num_tokens)
+            for attempt, job in self.jobs.items()
+            if job.pages and job.num_computed < job.num_tokens and handoffs[attempt].phase is PrefillPhase.RUNNING
+        ]
+
+    def _sweep(self) -> None:
+        """Forget jobs whose hand-off is over."""
+        handoffs = self.loop.node.handoffs
+        over = [a for a in self.jobs if a not in handoffs or handoffs[a].phase is PrefillPhase.CLOSED]
+        for attempt in over:
+            self._forget(attempt)
+
+    async def _run(self, chunks: list[Chunk]) -> None:
+        """One pass: heads compared before and after it, then pages sealed and their posting begun."""
+        self.last_pass = PassId(self.last_pass + 1)
+        attempts = tuple(chunk.attempt for chunk in chunks)
+        self.loop.feed(PassBegan(self.last_pass, attempts))
+        rows = [self._row(chunk) for chunk in chunks]
+        bad = self._bad_pages()
+        tokens = await self._compute(rows)
+        bad.update(self._bad_pages())
+        finished = tuple((chunk.attempt, EndReason.STOP) for chunk in chunks if chunk.last)
+        failed = attempts if tokens is None else ()
+        mismatched = tuple((attempt, tuple(bad[attempt])) for attempt in attempts if attempt in bad)
+        self.loop.feed(PassEnded(self.last_pass, mismatched, finished, failed))
+        self.counters["passes"] += 1
+        for index, chunk in enumerate(chunks):
+            if tokens is not None and chunk.attempt in self.jobs:
+                self._seal(chunk, tokens[index])
+
+    def _row(self, chunk: Chunk) -> PassRow:
+        job = self.jobs[chunk.attempt]
+        num_pages = self.layout.num_pages(chunk.end)
+        return PassRow(
+            job.token_ids[chunk.start : chunk.end],
+            chunk.start,
+            job.pages[:num_pages],
+            job.sampling if chunk.last else None,
+            job.num_generated,
+        )
+
+    async def _compute(self, rows: list[PassRow]) -> list[int | None] | None:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.model_thread, self.executor.run, rows)
+        except (RuntimeError, KvfenceError):
+            self.counters["model_errors"] = self.counters.get("model_errors", 0) + 1
+            return None
+
+    def _bad_pages(self) -> dict[AttemptId, list[int]]:
+        bad: dict[AttemptId, list[int]] = {}
+        for position in self.table.compare():
+            (attempt,) = self.table.sequences_at(position.reshape(1))
+            if isinstance(attempt, AttemptId):
+                bad.setdefault(attempt, []).extend(self.table.pages_at(position.reshape(1)))
+        return bad
+
+    def _seal(self, chunk: Chunk, token: int | None) -> None:
+        """Seal the pages this chunk filled, the last one zeroed behind its tokens."""
+        job = self.jobs[chunk.attempt]
+        job.num_computed = chunk.end
+        page_size = self.layout.page_size
+        num_full = self.layout.num_pages(chunk.end) if chunk.last else chunk.end // page_size
+        zero = self.begin.rules.enforces("zero-tail", "prefill")
+        for index in range(len(job.stamps), num_full):
+            num_tokens = min(page_size, chunk.end - index * page_size)
+            tag = PageTag(self.incarnation, job.serial, job.pages[index])
+            job.stamps.append(seal_page(self.pool, tag, num_tokens, zero))
+        if chunk.last:
+            job.first_token, job.token_ids = token, []
+        handoff = self.loop.node.handoffs[chunk.attempt]
+        if num_full > handoff.num_sealed and handoff.phase is PrefillPhase.RUNNING:
+            self.loop.feed(PagesSealed(chunk.attempt, num_full, zero, handoff_digest(job.stamps)))
+
+    def unanswered(self) -> Iterable[AttemptId]:
+        """Sent and Failed wait for decode's word."""
+        return [a for a, handoff in self.loop.node.handoffs.items() if handoff.phase in UNANSWERED]
+
+
+def main() -> None:
+    """Run a prefill worker on the lifeline named on the command line."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    run_worker(PrefillWorker)
+
+
+if __name__ == "__main__":
+    main()

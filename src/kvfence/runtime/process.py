@@ -1,0 +1,108 @@
+"""A worker process from its first order to its end: load, take the pool, serve until the lifeline ends.
+
+Not for: what a worker does (``worker.py``).
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from kvfence.core.errors import CapacityError, KvfenceError
+from kvfence.kv.storage import MemoryFile, available_bytes, open_shared, pool_bytes
+from kvfence.models.checkpoint import read_facts
+from kvfence.models.executor import Executor
+from kvfence.models.transformer import ExecutorSpec, load_executor
+from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start
+from kvfence.runtime.worker import Worker
+
+Build = Callable[[Begin, "Lifeline[Order]", Executor, MemoryFile], Worker[Any]]
+
+
+def run_worker(build: Build) -> None:
+    """Be a worker process: ``python -m kvfence.runtime.ROLE_worker LIFELINE_FD``."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor ends us in order
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        asyncio.run(_live(build, sock))
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process, even a stopped one, when its parent dies (Linux only)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+async def _live(build: Build, sock: socket.socket) -> None:
+    lifeline: Lifeline[Order] = Lifeline(sock, Order)  # type: ignore[arg-type]
+    try:
+        begin, _ = await lifeline.receive()
+        if not isinstance(begin, Begin):
+            raise EOFError("the first order is Begin")
+        worker = _load(build, begin, lifeline)
+        await _serve(worker)
+    except (KvfenceError, OSError) as error:
+        lifeline.send(Broken(f"{type(error).__name__}: {error}"))
+        raise SystemExit(1) from None
+    finally:
+        lifeline.close()
+
+
+def _load(build: Build, begin: Begin, lifeline: "Lifeline[Order]") -> Worker[Any]:
+    settings, path = begin.settings, Path(begin.model_path)
+    spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
+    executor = load_executor(path, spec)
+    record_bytes = executor.layout.record_bytes
+    if begin.pool_pages == 0:
+        begin = replace(begin, pool_pages=_pages_left(settings.pool.memory_fraction, record_bytes))
+    memory = open_shared(pool_bytes(executor.layout, begin.pool_pages))
+    worker = build(begin, lifeline, executor, memory)
+    loaded = Loaded(
+        layout=executor.layout.fingerprint,
+        page_size=executor.layout.page_size,
+        record_bytes=record_bytes,
+        num_pages=begin.pool_pages,
+        context_tokens=executor.context_tokens,
+        weight_bytes=executor.weight_bytes,
+        family=read_facts(path).family,
+    )
+    lifeline.send(loaded, memory.fd if begin.role == "decode" else None)
+    return worker
+
+
+def _pages_left(memory_fraction: float, record_bytes: int) -> int:
+    """Give the pages that this share of the memory left after the weights holds; two roles share one host."""
+    left = available_bytes()
+    num_pages = int(left * memory_fraction / 2) // record_bytes
+    if num_pages < 1:
+        raise CapacityError(
+            f"memory fraction {memory_fraction} of {left >> 20} MiB left, halved for two roles, holds no page of "
+            f"{record_bytes} bytes: raise --memory-fraction or give --pool-tokens"
+        )
+    return num_pages
+
+
+async def _serve(worker: Worker[Any]) -> None:
+    """Start at the supervisor's word and run until the lifeline ends or a task fails."""
+    order, _ = await worker.lifeline.receive()
+    if not isinstance(order, Start):
+        raise EOFError("the second order is Start")
+    worker.start(order.capacity)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for part in (worker.obey(), worker.listen(), worker.beat(), worker.work()):
+                tasks.create_task(part)
+    except* EOFError:
+        pass
+    finally:
+        worker.recorder.close()
+        worker.control.close()

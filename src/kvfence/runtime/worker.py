@@ -1,0 +1,186 @@
+"""What both workers share: a node in a loop over real pages, control messages, timers, beats.
+
+Read ``prefill_worker.py`` or ``decode_worker.py`` next; ``process.py`` starts one.
+"""
+
+import asyncio
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kvfence.core.errors import RemoteProtocolError
+from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.layout import KVLayout
+from kvfence.core.pages import PageState
+from kvfence.driver.loop import NodeLoop
+from kvfence.driver.numpy_ledger import NumpyLedger
+from kvfence.kv.host import host_views
+from kvfence.kv.storage import MemoryFile, PoolBuffer, zero_pages
+from kvfence.models.executor import Executor
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.commands import Command, Move, Send, StartTimer
+from kvfence.protocol.decode_state import DecodeNode
+from kvfence.protocol.events import DeadlinePassed, Event, PeerGone, PeerUp
+from kvfence.protocol.messages import Ended, Envelope, Failed, Sent
+from kvfence.protocol.prefill import PrefillNode
+from kvfence.protocol.transitions import PageMove
+from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
+from kvfence.runtime.resend import Resender
+from kvfence.trace.recorder import Recorder, TraceFile
+from kvfence.wire.codec import frame_codec
+from kvfence.wire.control import ControlSocket
+from kvfence.wire.frames import Frame
+
+N = TypeVar("N", PrefillNode, DecodeNode)
+
+BEAT_S = 0.5
+RELEASING = (PageMove.RELEASE, PageMove.FENCE)
+
+
+class Worker(ABC, Generic[N]):
+    """One worker process's node, pool and model.
+
+    Owner:
+        The event loop's thread changes the node, the ledger and every table; passes and page writes run in
+        threads of their own and report back as events.
+    """
+
+    def __init__(self, begin: Begin, lifeline: "Lifeline[Order]", executor: Executor, memory: MemoryFile) -> None:
+        self.begin = begin
+        self.lifeline = lifeline
+        self.executor = executor
+        self.memory = memory
+        self.layout: KVLayout = executor.layout
+        self.pool = PoolBuffer(memory.buffer, self.layout, begin.pool_pages)
+        executor.bind(host_views(self.pool, self.layout))
+        self.control = ControlSocket(Path(begin.control_dir), begin.incarnation)
+        self.codec = frame_codec()
+        self.outcomes: dict[str, int] = {}
+        self.counters: dict[str, int] = {"frames_refused": 0, "passes": 0}
+        self.wake = asyncio.Event()
+        self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
+        self.loop: NodeLoop[N]
+        self.resender: Resender
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """This life."""
+        return self.begin.incarnation
+
+    def start(self, capacity: Capacity) -> None:
+        """Make the node once the capacity of both roles is known."""
+        node = self.make_node(capacity)
+        start_state = PageState.FREE if node.pool.num_free else PageState.QUARANTINED
+        ledger = NumpyLedger(self.pool.num_pages, start_state)
+        self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.recorder.step)
+        self.recorder.begin(self.begin.rules, self.begin.role, node)
+        self.resender = Resender(self.loop.feed)
+
+    @abstractmethod
+    def make_node(self, capacity: Capacity) -> N:
+        """Make the node of this role."""
+
+    @abstractmethod
+    def carry_out(self, command: Command) -> Iterable[Event] | None:
+        """Carry out a command of this role."""
+
+    @abstractmethod
+    def receive(self, frame: Frame, envelope: Envelope) -> Event:
+        """Note a frame's payload and give the node's event."""
+
+    @abstractmethod
+    async def work(self) -> None:
+        """Run passes for ever."""
+
+    @abstractmethod
+    def unanswered(self) -> Iterable[AttemptId]:
+        """Attempts with a message that is not answered yet."""
+
+    def meet(self, order: MeetPeer, fd: int | None) -> None:
+        """Introduce a peer to the node."""
+        if fd is not None:
+            os.close(fd)
+        self.loop.feed(PeerUp(order.peer, order.writes))
+
+    def lose(self, order: PeerDied) -> None:
+        """Tell the node that a peer is gone."""
+        self.control.forget(order.peer)
+        self.loop.feed(PeerGone(order.peer, order.reaped))
+
+    def execute(self, command: Command) -> Iterable[Event] | None:
+        """Carry out any command."""
+        match command:
+            case Move(move=move, pages=pages):
+                if move in RELEASING and self.begin.settings.pool.zero_on_release:
+                    zero_pages(self.pool, pages)
+                return None
+            case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
+                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self.loop.feed, DeadlinePassed(attempt))
+                return None
+            case Send(to=to, message=Ended() | Sent() | Failed() as message) if to:
+                outcome = "sent" if isinstance(message, Sent) else message.reason.value
+                self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        return self.carry_out(command)
+
+    def post(self, frame: Frame, to: Incarnation) -> None:
+        """Send a frame to a peer."""
+        self.control.send(to, self.codec.encode(frame))
+
+    def envelope(self, command: Send) -> Envelope:
+        """Address a message from this life to the peer's."""
+        return Envelope(self.incarnation, command.to, command.message)
+
+    async def listen(self) -> None:
+        """Feed every control frame to the node, for ever."""
+        while True:
+            raw = await self.control.receive()
+            try:
+                frame = self.codec.decode(raw)
+            except RemoteProtocolError:
+                self.counters["frames_refused"] += 1
+                continue
+            if frame.envelope is not None:
+                self.loop.feed(self.receive(frame, frame.envelope))
+            self.wake.set()
+
+    async def obey(self) -> None:
+        """Carry out the supervisor's orders until its lifeline ends."""
+        while True:
+            order, fd = await self.lifeline.receive()
+            match order:
+                case MeetPeer():
+                    self.meet(order, fd)
+                case PeerDied():
+                    self.lose(order)
+            self.wake.set()
+
+    async def beat(self) -> None:
+        """Report every half second, and repeat what is unanswered."""
+        while True:
+            self.lifeline.send(self._beat())
+            self.resender.tick(time.monotonic(), self.unanswered())
+            self.recorder.flush()
+            await asyncio.sleep(BEAT_S)
+
+    def _beat(self) -> Beat:
+        ledger, pool = self.loop.ledger, self.loop.node.pool
+        states = {} if ledger is None else {state.value: count for state, count in ledger.counts().items()}
+        asked = sorted(self.loop.decisions.items())
+        decisions = tuple((guard, place, answer, count) for (guard, place, answer), count in asked)
+        fenced = sum(len(entry.lot.pages) for entry in pool.quarantined.values() if entry.attempt is None)
+        counters = {**self.counters, "frames_dropped": self.control.dropped}
+        return Beat(states, self.outcomes, decisions, fenced, self._num_open(), counters)
+
+    def _num_open(self) -> int:
+        return sum(handoff.phase.value != "closed" for handoff in self.loop.node.handoffs.values())
+
+
+def _trace_file(begin: Begin) -> TraceFile | None:
+    folder = begin.settings.workers.trace
+    if not folder:
+        return None
+    path = Path(folder) / f"{begin.role}-{begin.incarnation[:8]}.ndjson"
+    return TraceFile(path, begin.settings.limits.trace_bytes_max)
