@@ -59,10 +59,8 @@ class Dispatcher:
         One event loop.
     """
 
-    def __init__(
-        self, incarnation: Incarnation, control_dir: Path, rules: Rules, limits: Limits, recorder: Recorder
-    ) -> None:
-        self.incarnation = incarnation
+    def __init__(self, control_dir: Path, rules: Rules, limits: Limits, recorder: Recorder) -> None:
+        self.incarnation = incarnation = new_incarnation()
         self.limits = limits
         self.control = ControlSocket(control_dir, incarnation)
         self.codec = frame_codec()

@@ -102,7 +102,14 @@ class Supervisor:
             CapacityError: a pool cannot hold one context; the message says which flag mends it.
         """
         roles: tuple[Role, Role] = ("decode", "prefill")
-        await asyncio.gather(*(self._launch(role) for role in roles))
+        launches = [asyncio.create_task(self._launch(role)) for role in roles]
+        _, pending = await asyncio.wait(launches, return_when=asyncio.FIRST_EXCEPTION)
+        for launch in pending:
+            launch.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for launch in launches:
+            if not launch.cancelled():
+                launch.result()
         progress("models loaded")
         self._settle()
         self.dispatcher.start(self._capacity)
