@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from kvfence.core.errors import RemoteProtocolError
-from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId
+from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId, new_incarnation
 from kvfence.core.limits import Limits
 from kvfence.core.request import Request
 from kvfence.driver.loop import NodeLoop
