@@ -1,8 +1,8 @@
 """The comparison that every pass makes, before and after: do all its pages still show the expected heads?
 
 A head is one cache line at the start of each record, so a batch of n pages costs n scattered reads. All 32
-bytes of each head are read in one gather and compared: a line costs the same whether 8 or 32 of its bytes
-are used, so nothing is gained by comparing less, and less would not be exact.
+bytes of each head are gathered and compared at once: a line costs the same whether 8 or 32 of its bytes are
+used, so nothing is gained by comparing less, and less would not be exact. ``benchmarks/compare.py`` measures it.
 
 Not for: tails and digests, which are compared once, at adoption (``seal.py``).
 """
@@ -26,7 +26,7 @@ class BatchTable:
     """The page tables of every sequence of a batch, flat: which pages are read or written, and their heads.
 
     Adding pages costs O(1) a page, amortised; dropping a sequence moves at most as many entries as it had.
-    Scratch space is kept, so that a comparison allocates nothing.
+    Scratch space is kept, so that a comparison that finds nothing allocates nothing.
 
     Owner:
         One driver; never shared between threads.
@@ -58,7 +58,7 @@ class BatchTable:
             return
         start, end = self._size, self._size + len(pages)
         if end > len(self._at):
-            self._reserve(max(end, 2 * len(self._at)))
+            self._reserve(max(end, len(self._at) * 5 // 4))  # not doubled: a comparison reads the capacity
         self._at[start:end] = pages
         require(self._at[start:end].min() >= 0 and self._at[start:end].max() < self.pool.num_pages, "pages of the pool")
         self._at[start:end] *= self.pool.units_per_page
@@ -78,6 +78,8 @@ class BatchTable:
         movers = left + np.flatnonzero(~mine[left:])
         for column in (self._at, self._expected, self._owner):
             column[holes] = column[movers]
+        self._expected[left : self._size] = 0
+        self._found[left : self._size] = b""
         self._size = left
 
     def compare(self) -> Positions:
@@ -86,14 +88,12 @@ class BatchTable:
         Shapes:
             result: [number of bad pages]; empty when all is right. ``pages_at`` and ``sequences_at`` name them.
         """
-        size = self._size
         # "clip" only spares numpy a copy of the result: `add` checked that every index is in range.
-        self.pool.units.take(self._at[:size], out=self._found[:size], mode="clip")
-        different = self._different[: size * HEAD_WORDS]
-        np.not_equal(self._found_words[: size * HEAD_WORDS], self._expected_words[: size * HEAD_WORDS], out=different)
-        if not different.any():
+        self.pool.units.take(self._at[: self._size], out=self._found[: self._size], mode="clip")
+        if self._found_bytes == self._expected:  # one memcmp, capacity included: behind the last entry both are zero
             return _NONE_BAD
-        return np.flatnonzero(different.reshape(size, HEAD_WORDS).any(axis=1))
+        found = self._found.view("<u8").reshape(-1, HEAD_WORDS)
+        return np.flatnonzero((found != self._expected).any(axis=1))
 
     def pages_at(self, positions: Positions) -> list[int]:
         """Name the pages at these positions."""
@@ -114,10 +114,8 @@ class BatchTable:
 
     def _reserve(self, capacity: int) -> None:
         more = capacity - len(self._at)
-        self._at = np.concatenate((self._at, np.empty(more, dtype=np.intp)))
-        self._expected = np.concatenate((self._expected, np.empty((more, HEAD_WORDS), dtype="<u8")))
-        self._owner = np.concatenate((self._owner, np.empty(more, dtype=np.int64)))
-        self._expected_words = self._expected.reshape(-1)
-        self._found = np.empty(capacity, dtype=f"V{HEAD_BYTES}")
-        self._found_words = self._found.view("<u8")
-        self._different = np.empty(capacity * HEAD_WORDS, dtype=np.bool_)
+        self._at = np.concatenate((self._at, np.zeros(more, dtype=np.intp)))
+        self._expected = np.concatenate((self._expected, np.zeros((more, HEAD_WORDS), dtype="<u8")))
+        self._owner = np.concatenate((self._owner, np.zeros(more, dtype=np.int64)))
+        self._found_bytes = bytearray(capacity * HEAD_BYTES)
+        self._found = np.frombuffer(self._found_bytes, dtype=f"V{HEAD_BYTES}")

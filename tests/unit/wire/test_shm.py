@@ -2,6 +2,7 @@
 
 import platform
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_the_parts_of_a_record_cover_it_in_order() -> None:
     head, *body, tail = record_parts(large)
     assert (head, tail.start) == (slice(0, 32), large.tail_offset)
     assert (body[0].start, body[-1].stop) == (large.body.start, large.body.stop)
-    assert all(left.stop == right.start for left, right in zip(body, body[1:], strict=False))
+    assert all(left.stop == right.start for left, right in pairwise(body))
     assert len(body) == 8
     assert all(part.stop - part.start <= COPY_BYTES_MAX for part in body)
 
@@ -96,7 +97,7 @@ def test_a_byte_corrupted_on_the_way_is_found(pair: Pair) -> None:
 
 
 def test_a_misdirected_write_shows_at_both_ends(pair: Pair) -> None:
-    """A write to another holder's page shows in that holder's next comparison, and the page it missed verifies as bad."""
+    """The holder it hit sees it in the next comparison, and the page it missed verifies as bad."""
     victims = tags_of(PREFILL, 3, [1])
     fill(pair.decode, victims, 4, 0x11)
     table = BatchTable(pair.decode)
