@@ -1,0 +1,77 @@
+"""The log: one canonical line a request on stderr, as JSON or for a console.
+
+A line has ids, names from fixed sets, counts and times. Prompts, answers, token ids and keys are in none.
+Not for: metrics (``metrics.py``) or the protocol's trace.
+"""
+
+import logging
+import sys
+from typing import Any, Literal, TextIO, cast
+
+import structlog
+from msgspec import Struct, json
+from structlog.typing import FilteringBoundLogger
+
+
+class RequestRecord(Struct):
+    """What becomes known of one request while it is answered; the canonical line is made of it.
+
+    Units:
+        ttft_s, started_s: seconds of the gateway's monotonic clock; ttft_s from arrival.
+    """
+
+    id: str
+    route: str
+    started_s: float
+    tenant: str = ""
+    status: int = 0
+    reason: str = "ok"
+    num_prompt: int = 0
+    num_answer: int = 0
+    ttft_s: float | None = None
+
+    def fields(self, now_s: float) -> dict[str, object]:
+        """Give the canonical line's fields."""
+        return {
+            "request_id": self.id,
+            "tenant": self.tenant,
+            "route": self.route,
+            "status": self.status,
+            "reason": self.reason,
+            "prompt_tokens": self.num_prompt,
+            "answer_tokens": self.num_answer,
+            "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 1),
+            "duration_ms": round((now_s - self.started_s) * 1e3, 1),
+        }
+
+
+def open_log(form: Literal["json", "console"] = "json", file: TextIO | None = None) -> FilteringBoundLogger:
+    """Open a log of its own; nothing global is configured."""
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if form == "json":
+        processors.append(structlog.processors.JSONRenderer(serializer=_serialize))
+    else:
+        processors.append(structlog.dev.ConsoleRenderer(colors=False))
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(file or sys.stderr),
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    )
+    return cast(FilteringBoundLogger, logger)
+
+
+def describe_crash(error: BaseException) -> dict[str, object]:
+    """Say what failed and where, without the error's message: it could hold a client's text."""
+    traceback, place = error.__traceback__, "unknown"
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        place = f"{code.co_filename.rpartition('/')[2]}:{traceback.tb_lineno} {code.co_name}"
+        traceback = traceback.tb_next
+    return {"error": type(error).__name__, "where": place}
+
+
+def _serialize(event: object, **_: object) -> str:
+    return json.encode(event).decode()

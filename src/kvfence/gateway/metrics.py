@@ -1,0 +1,139 @@
+"""What ``/metrics`` shows: this gateway's own counts and times, and the workers' numbers as they are now.
+
+Labels are bounded sets (routes, statuses, reasons, roles, states, guards): no tenant, no id, no text.
+Not for: the canonical log line (``logs.py``).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kvfence.runtime.generation import Generations
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class GaugeSource(Protocol):
+    """The workers' numbers, read at each scrape. Implemented by the runtime and by fakes in tests."""
+
+    def pool_pages(self) -> Mapping[tuple[str, str], int]:
+        """(role, page state) -> pages now."""
+        ...
+
+    def handoffs(self) -> Mapping[str, int]:
+        """Outcome -> hand-offs since the start."""
+        ...
+
+    def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
+        """(guard, place, answer) -> times asked since the start; the answer is ``holds`` or ``broken``."""
+        ...
+
+
+class GatewayMetrics:
+    """Counts and times of one gateway, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "kvfence_requests",
+            "Requests by route, status and reason",
+            ("route", "status", "reason"),
+            registry=self.registry,
+        )
+        self._open = Gauge("kvfence_requests_open", "Requests being answered", registry=self.registry)
+        self._tokens = Counter(
+            "kvfence_tokens",
+            "Tokens of prompts that were let in, and of answers",
+            ("direction",),
+            registry=self.registry,
+        )
+        self._first_token = Histogram(
+            "kvfence_ttft_seconds",
+            "From arrival to the first token",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._inter_token = Histogram(
+            "kvfence_inter_token_seconds",
+            "Between tokens of one answer",
+            buckets=_INTER_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+
+    def request_began(self) -> None:
+        """Count a request that is being answered."""
+        self._open.inc()
+
+    def request_ended(self, route: str, status: int, reason: str) -> None:
+        """Count an answer."""
+        self._open.dec()
+        self._requests.labels(route, str(status), reason).inc()
+
+    def tokens(self, num_prompt: int, num_answer: int) -> None:
+        """Count the tokens of one request."""
+        self._tokens.labels("prompt").inc(num_prompt)
+        self._tokens.labels("answer").inc(num_answer)
+
+    def first_token(self, elapsed_s: float) -> None:
+        """Note how long the first token took."""
+        self._first_token.observe(elapsed_s)
+
+    def inter_token(self, elapsed_s: float) -> None:
+        """Note the time since the token before."""
+        self._inter_token.observe(elapsed_s)
+
+    def add_workers(self, generations: Generations, gauges: GaugeSource | None) -> None:
+        """Show the workers' numbers too; they are read at each scrape."""
+        self.registry.register(_WorkerCollector(generations, gauges))
+
+    def render(self) -> bytes:
+        """Give all of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _WorkerCollector(Collector):
+    """Reads the workers' numbers when asked. ``describe`` keeps registration from reading them."""
+
+    def __init__(self, generations: Generations, gauges: GaugeSource | None) -> None:
+        self._generations = generations
+        self._gauges = gauges
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._workers()
+        if self._gauges is not None:
+            yield from _collect_gauges(self._gauges)
+
+    def _workers(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("kvfence_worker_ready", "1 where the worker is ready", labels=("role",))
+        restarts = CounterMetricFamily("kvfence_worker_restarts", "Restarts of a worker", labels=("role",))
+        for worker in self._generations.workers():
+            ready.add_metric([worker.role], float(worker.state == "ready"))
+            restarts.add_metric([worker.role], worker.num_restarts)
+        yield ready
+        yield restarts
+
+
+def _collect_gauges(gauges: GaugeSource) -> Iterator[Metric]:
+    pages = GaugeMetricFamily("kvfence_pool_pages", "KV pages by role and state", labels=("role", "state"))
+    for (role, state), count in sorted(gauges.pool_pages().items()):
+        pages.add_metric([role, state], count)
+    yield pages
+    handoffs = CounterMetricFamily("kvfence_handoffs", "Hand-offs by outcome", labels=("outcome",))
+    for outcome, count in sorted(gauges.handoffs().items()):
+        handoffs.add_metric([outcome], count)
+    yield handoffs
+    decisions = CounterMetricFamily(
+        "kvfence_guard_decisions", "Answers of guards, by place", labels=("guard", "place", "answer")
+    )
+    for labels, count in sorted(gauges.guard_decisions().items()):
+        decisions.add_metric(list(labels), count)
+    yield decisions

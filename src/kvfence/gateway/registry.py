@@ -1,0 +1,123 @@
+"""Who may ask: API keys to tenants, and which hosts may be served without keys.
+
+A key is kept only as its SHA-256, so that looking one up takes the same time however much of it is right. No error or
+log carries a key.
+"""
+
+import hashlib
+import ipaddress
+import stat
+from pathlib import Path
+
+from kvfence.core.errors import SettingsError
+from kvfence.core.ids import TenantId
+from kvfence.gateway.responses import Failure
+
+LOCAL = TenantId("local")
+"""The one tenant of a server without keys."""
+
+KEYS_MAX = 10_000
+_FORM = "a line is 'key tenant', a comment begins with #"
+
+UNAUTHORIZED = Failure(
+    401,
+    "authentication_error",
+    "The API key is missing or unknown; send it as 'Authorization: Bearer KEY'.",
+    "invalid_api_key",
+)
+
+
+class KeyRegistry:
+    """Maps API keys to tenants; without any key, everyone is the tenant ``local``."""
+
+    def __init__(self, tenants: dict[bytes, TenantId] | None = None) -> None:
+        self._tenants = tenants or {}
+
+    @property
+    def open(self) -> bool:
+        """May everyone who reaches the server ask?"""
+        return not self._tenants
+
+    @property
+    def tenants(self) -> frozenset[TenantId]:
+        """Everyone who can be told apart."""
+        return frozenset(self._tenants.values()) or frozenset({LOCAL})
+
+    def tenant_of(self, authorization: str) -> TenantId | Failure:
+        """Give the tenant of an Authorization header."""
+        if self.open:
+            return LOCAL
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            return UNAUTHORIZED
+        return self._tenants.get(_digest(key.strip()), UNAUTHORIZED)
+
+
+def load_keys(path: Path) -> KeyRegistry:
+    """Read a key file.
+
+    Raises:
+        SettingsError: unreadable, empty, a line of another form, a key given twice; names lines, never keys.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SettingsError(
+            [f"--api-keys {path}: cannot be read ({why}); name a readable file where {_FORM}"]
+        ) from None
+    tenants: dict[bytes, TenantId] = {}
+    first_line: dict[bytes, int] = {}
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        digest = _digest(words[0])
+        if len(words) != 2:
+            problems.append(f"--api-keys {path}, line {number}: {len(words)} words; {_FORM}")
+        elif digest in tenants:
+            problems.append(f"--api-keys {path}, line {number}: the same key as line {first_line[digest]}; remove one")
+        else:
+            tenants[digest], first_line[digest] = TenantId(words[1]), number
+    if not tenants and not problems:
+        problems.append(f"--api-keys {path}: holds no key; {_FORM}")
+    if len(tenants) > KEYS_MAX:
+        problems.append(f"--api-keys {path}: {len(tenants)} keys; at most {KEYS_MAX} are kept")
+    if problems:
+        raise SettingsError(problems)
+    return KeyRegistry(tenants)
+
+
+def describe_exposure(path: Path) -> str | None:
+    """Say how to close a key file that others can read; None where they cannot."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        return f"{path} can be read by others on this machine; close it with: chmod 600 {path}"
+    return None
+
+
+def require_keys_or_loopback(host: str, registry: KeyRegistry) -> None:
+    """Refuse to serve other machines without keys.
+
+    Raises:
+        SettingsError: the host is not loopback and there are no keys.
+    """
+    if registry.open and not is_loopback(host):
+        raise SettingsError(
+            [f"--host {host} can be reached from other machines: name a key file with --api-keys, or use 127.0.0.1"]
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Is this address certain to be this machine alone?"""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
