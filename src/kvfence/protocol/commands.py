@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, BatchId, Incarnation, PassId, RequestId
+from kvfence.core.ids import AttemptId, BatchId, Incarnation, PassId, RequestId, SessionId
 from kvfence.core.manifest import Manifest
 from kvfence.protocol.messages import EndReason, Message
 from kvfence.protocol.transitions import PageMove
@@ -43,13 +43,18 @@ class StartPrefill(Struct, frozen=True, tag=True):
 
 
 class Post(Struct, frozen=True, tag=True):
-    """Write sealed pages into the granted ones; report ``BatchEnded``. Never re-posted within an attempt."""
+    """Write sealed pages into the granted ones; report ``BatchEnded``. Never re-posted within an attempt.
+
+    ``session``: the receiving engine the pages were granted in. Where the transport's fence is NEW_SESSION, a write
+    for another one must fail: else a rebuilt engine would take what was promised to its predecessor.
+    """
 
     attempt: AttemptId
     batch: BatchId
     decode: Incarnation
     source: tuple[int, ...]
     destination: tuple[int, ...]
+    session: SessionId = SessionId("")
 
 
 class Verify(Struct, frozen=True, tag=True):

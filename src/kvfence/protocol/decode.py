@@ -41,7 +41,7 @@ def on_offer(turn: Turn, node: DecodeNode, sender: Incarnation, message: Offer) 
     if known is not None:
         _repeat_answer(turn, node, sender, known)
         return node
-    reason = _refusal(turn, node, message)
+    reason = _refusal(turn, node, sender, message)
     if reason is not None:
         turn.do(Send(sender, Refused(attempt, reason)))
         return node
@@ -50,10 +50,13 @@ def on_offer(turn: Turn, node: DecodeNode, sender: Incarnation, message: Offer) 
     return replace(put(node, handoff), waiting=(*node.waiting, attempt))
 
 
-def _refusal(turn: Turn, node: DecodeNode, message: Offer) -> EndReason | None:
+def _refusal(turn: Turn, node: DecodeNode, sender: Incarnation, message: Offer) -> EndReason | None:
     attempt = message.attempt
-    if not turn.ask("attempt-is-current", attempt, not node.lives.below_floor(attempt)):
+    current = sender == attempt.gateway and not node.lives.below_floor(attempt)
+    if not turn.ask("attempt-is-current", attempt, current):
         return EndReason.STALE
+    if message.num_tokens < 1 or message.max_tokens < 1:
+        return EndReason.REFUSED_AT_INTAKE
     if message.prefill not in node.lives.peers:
         return EndReason.NO_WORKER
     sums = (
@@ -92,6 +95,7 @@ def on_sent(turn: Turn, node: DecodeNode, sender: Incarnation, message: Sent) ->
         return node
     ours = sender == handoff.prefill and message.grant_serial == handoff.remote.serial
     if not turn.ask("attempt-is-current", attempt, ours):
+        _turn_away(turn, handoff, sender)
         return node
     if not turn.ask("layout-agrees", attempt, manifest.layout == node.layout):
         return give_up(turn, node, handoff, EndReason.LAYOUT_MISMATCH)
@@ -113,8 +117,6 @@ def on_verified(turn: Turn, node: DecodeNode, event: Verified) -> DecodeNode:
         return give_up(turn, node, handoff, EndReason.STAMP_MISMATCH, mismatch=True)
     if not turn.ask("digest-matches", event.attempt, event.digests_match):
         return give_up(turn, node, handoff, EndReason.DIGEST_MISMATCH, mismatch=True)
-    if handoff.ending is not None:
-        return give_up(turn, node, handoff, handoff.ending)
     return _adopt(turn, node, handoff, event.finished)
 
 
@@ -146,8 +148,15 @@ def on_failed(turn: Turn, node: DecodeNode, sender: Incarnation, message: Failed
         return node
     ours = sender == handoff.prefill and handoff.phase is DecodePhase.GRANTED
     if not turn.ask("attempt-is-current", message.attempt, ours) or not ours:
+        _turn_away(turn, handoff, sender)
         return node
     return give_up(turn, node, handoff, message.reason)
+
+
+def _turn_away(turn: Turn, handoff: DecodeHandoff, sender: Incarnation) -> None:
+    """Answer a prefill worker that works on an attempt which is another's; its own prefill is left alone."""
+    if sender != handoff.prefill:
+        turn.do(Send(sender, Abort(handoff.attempt)))
 
 
 def on_drained(turn: Turn, node: DecodeNode, sender: Incarnation, message: Drained) -> DecodeNode:
@@ -159,17 +168,19 @@ def on_drained(turn: Turn, node: DecodeNode, sender: Incarnation, message: Drain
         return node
     node = put(node, replace(handoff, abort_answered=True))
     entry = node.pool.quarantined.get(handoff.remote.serial)
-    if entry is None or entry.attempt != message.attempt:
+    if entry is None or not entry.drains:
         return node
     return fence(turn, node, entry)
 
 
-def on_unknown(node: DecodeNode, sender: Incarnation, message: Unknown) -> DecodeNode:
+def on_unknown(turn: Turn, node: DecodeNode, sender: Incarnation, message: Unknown) -> DecodeNode:
     """Writes may still land: the pages wait for the transport's fence."""
     handoff = node.handoffs.get(message.attempt)
     if handoff is None or handoff.phase is not DecodePhase.REVOKED or sender != handoff.prefill:
         return node
-    return put(node, replace(handoff, abort_answered=True))
+    if handoff.remote is None or not turn.ask("drain-or-fence", message.attempt, holds=False):
+        return put(node, replace(handoff, abort_answered=True))
+    return fence(turn, node, node.pool.quarantined[handoff.remote.serial])
 
 
 # ---- the gateway -------------------------------------------------------------------------------------------------
@@ -191,21 +202,21 @@ def on_cancel(turn: Turn, node: DecodeNode, sender: Incarnation, message: Cancel
     return put(node, closed)
 
 
-def on_closed(node: DecodeNode, message: Closed) -> DecodeNode:
+def on_closed(node: DecodeNode, sender: Incarnation, message: Closed) -> DecodeNode:
     """The gateway has heard the end."""
-    return hear(node, message.attempt)
+    return hear(node, message.attempt) if sender == message.attempt.gateway else node
 
 
 def on_floor(turn: Turn, node: DecodeNode, gateway: Incarnation, counter: int) -> DecodeNode:
     """Forget tombstones below the floor; an attempt still held below it is over for its gateway: end it."""
     if counter <= node.lives.floor(gateway):
         return node
-    node = replace(node, lives=replace(node.lives, floors={**node.lives.floors, gateway: counter}))
-    below = [a for a in node.handoffs if a.gateway == gateway and a.counter < counter]
-    for attempt in below:
-        node = hear(end(turn, node, attempt, EndReason.CANCELLED), attempt)
-    closed = {a for a in below if node.handoffs[a].phase is DecodePhase.CLOSED}
-    return replace(node, handoffs={a: h for a, h in node.handoffs.items() if a not in closed})
+    node = replace(node, lives=node.lives.raised(gateway, counter))
+    below = [h for a, h in node.handoffs.items() if a.gateway == gateway and a.counter < counter]
+    node = put(node, *(replace(handoff, heard=True) for handoff in below))
+    for handoff in below:
+        node = hear(end(turn, node, handoff.attempt, EndReason.CANCELLED), handoff.attempt)
+    return node
 
 
 def on_resend(turn: Turn, node: DecodeNode, attempt: AttemptId) -> DecodeNode:

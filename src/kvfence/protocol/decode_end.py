@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from kvfence.core.errors import LocalProtocolError
 from kvfence.core.ids import AttemptId, Incarnation, SessionId
 from kvfence.protocol.commands import Send, Stop
-from kvfence.protocol.decode_state import DecodeNode, fence, fence_writer, forget_or_put, hear, put, release, revoke
+from kvfence.protocol.decode_state import DecodeNode, fence, fence_writer, hear, put, release, revoke
 from kvfence.protocol.handoff import DecodeHandoff, advance
-from kvfence.protocol.lots import Lot, Quarantined
+from kvfence.protocol.lots import Quarantined
 from kvfence.protocol.messages import Abort, Ended, EndReason
 from kvfence.protocol.transitions import DecodePhase, Fence
 from kvfence.protocol.turn import Turn
@@ -37,55 +37,61 @@ def give_up(
     turn.do(Stop(attempt))
     if remote is None:
         waiting = tuple(a for a in node.waiting if a != attempt)
-        return _close(turn, replace(node, waiting=waiting), handoff, reason)
-    node = revoke(turn, node, Quarantined(remote, attempt, frozenset({handoff.prefill})), mismatch=mismatch)
-    node = release(turn, node, handoff.own)
+        return _close(turn, replace(node, waiting=waiting), replace(handoff, ending=reason))
     ended = replace(advance(handoff, DecodePhase.REVOKED), ending=reason, own=())
+    entry = Quarantined(remote, attempt, frozenset({handoff.prefill}))
+    node = revoke(turn, put(node, ended), entry, mismatch=mismatch)
+    node = release(turn, node, handoff.own)
     if handoff.prefill in node.lives.peers:
         turn.do(Send(handoff.prefill, Abort(attempt)))
-    turn.do(Send(attempt.gateway, Ended(attempt, reason, handoff.num_emitted)))
-    node = put(node, ended)
-    entry = node.pool.quarantined.get(remote.serial)
-    if entry is None:
-        node = forget_or_put(node, advance(ended, DecodePhase.CLOSED))
-    elif not entry.writers:
-        node = fence(turn, node, entry)
-    return node
+    turn.do(_ended(ended))
+    if remote.serial in node.pool.quarantined:
+        return node
+    return put(node, advance(ended, DecodePhase.CLOSED))
 
 
-def end_running(turn: Turn, node: DecodeNode, handoff: DecodeHandoff) -> DecodeNode:
-    """Release every lot of a sequence whose passes have ended, but quarantine those with a page that did not match."""
-    if handoff.remote is None or handoff.ending is None:
-        raise LocalProtocolError("a running sequence has pages and an end")
-    turn.do(Stop(handoff.attempt))
-    sound: list[Lot] = []
-    for lot in (handoff.remote, *handoff.own):
-        if handoff.bad.isdisjoint(lot.pages):
-            sound.append(lot)
-        else:
-            node = revoke(turn, node, Quarantined(lot, None, node.lives.writers), mismatch=True)
-    return _close(turn, release(turn, node, tuple(sound)), handoff, handoff.ending)
+def end_running(turn: Turn, node: DecodeNode, *handoffs: DecodeHandoff) -> DecodeNode:
+    """Release every lot of sequences whose passes have ended, but quarantine those with a page that did not match."""
+    for handoff in handoffs:
+        if handoff.remote is None or handoff.ending is None:
+            raise LocalProtocolError("a running sequence has pages and an end")
+        turn.do(Stop(handoff.attempt))
+        lots = (handoff.remote, *handoff.own)
+        for lot in lots:
+            if not handoff.bad.isdisjoint(lot.pages):
+                node = revoke(turn, node, Quarantined(lot, handoff.attempt, node.lives.writers), mismatch=True)
+        node = release(turn, node, (lot for lot in lots if handoff.bad.isdisjoint(lot.pages)))
+    return _close(turn, node, *handoffs)
 
 
-def _close(turn: Turn, node: DecodeNode, handoff: DecodeHandoff, reason: EndReason) -> DecodeNode:
-    turn.do(Send(handoff.attempt.gateway, Ended(handoff.attempt, reason, handoff.num_emitted)))
-    closed = replace(advance(handoff, DecodePhase.CLOSED), ending=reason, own=())
-    return forget_or_put(node, closed)
+def _close(turn: Turn, node: DecodeNode, *handoffs: DecodeHandoff) -> DecodeNode:
+    turn.do(*(_ended(handoff) for handoff in handoffs))
+    return put(node, *(replace(advance(handoff, DecodePhase.CLOSED), own=()) for handoff in handoffs))
+
+
+def _ended(handoff: DecodeHandoff) -> Send:
+    if handoff.ending is None:
+        raise LocalProtocolError("an end has a reason")
+    return Send(handoff.attempt.gateway, Ended(handoff.attempt, handoff.ending, handoff.num_emitted))
 
 
 def on_peer_gone(turn: Turn, node: DecodeNode, peer: Incarnation, *, reaped: bool) -> DecodeNode:
-    """Give up what the peer had not handed over; its reaped death is the fence of PEER_EXIT transports."""
-    writers = node.lives.writers - {peer} if reaped else node.lives.writers
-    node = replace(node, lives=replace(node.lives, peers=node.lives.peers - {peer}, writers=writers))
+    """Give up what the peer had not handed over; its reaped death is the fence of PEER_EXIT transports.
+
+    On NEW_SESSION transports a dead writer stays suspect: what it posted may land until our engine is rebuilt.
+    """
+    lives = node.lives.without(peer)
+    exit_is_fence = node.fence is not Fence.NEW_SESSION
+    if reaped and exit_is_fence:
+        lives = replace(lives, writers=lives.writers - {peer})
+    node = replace(node, lives=lives)
     for handoff in tuple(node.handoffs.values()):
         if handoff.attempt.gateway == peer:
-            node = end(turn, node, handoff.attempt, EndReason.CANCELLED)
-            node = hear(node, handoff.attempt)
+            node = hear(end(turn, node, handoff.attempt, EndReason.CANCELLED), handoff.attempt)
         elif handoff.prefill == peer and handoff.phase in _NOT_ADOPTED:
             node = give_up(turn, node, handoff, EndReason.WORKER_LOST)
-    if node.fence is Fence.PEER_EXIT:
-        quiet = turn.ask("drain-or-fence", None, holds=reaped)
-        node = fence_writer(turn, node, peer) if quiet else node
+    if exit_is_fence and turn.ask("drain-or-fence", None, holds=reaped):
+        node = fence_writer(turn, node, peer)
     return node
 
 
@@ -96,14 +102,15 @@ def on_session_rebuilt(turn: Turn, node: DecodeNode, session: SessionId) -> Deco
     """Our own receiving engine is a new one: on NEW_SESSION transports nothing old can land any more."""
     if session in node.sessions:
         raise LocalProtocolError("a rebuilt session has an id unlike all before")
-    node = replace(node, sessions=node.sessions | {session})
-    if node.fence is Fence.NEW_SESSION:
-        for handoff in tuple(node.handoffs.values()):
-            if handoff.phase in (DecodePhase.GRANTED, DecodePhase.VERIFYING):
-                node = give_up(turn, node, handoff, EndReason.TRANSFER_FAILED)
-        for entry in tuple(node.pool.quarantined.values()):
-            node = fence(turn, node, entry)
-    return node
+    node = replace(node, session=session, sessions=node.sessions | {session})
+    if node.fence is not Fence.NEW_SESSION:
+        return node
+    for handoff in tuple(node.handoffs.values()):
+        if handoff.phase in (DecodePhase.GRANTED, DecodePhase.VERIFYING):
+            node = give_up(turn, node, handoff, EndReason.TRANSFER_FAILED)
+    for entry in tuple(node.pool.quarantined.values()):
+        node = fence(turn, node, entry)
+    return replace(node, lives=replace(node.lives, writers=node.lives.writers & node.lives.peers))
 
 
 def on_deadline(turn: Turn, node: DecodeNode, attempt: AttemptId) -> DecodeNode:

@@ -6,10 +6,10 @@ from kvfence.core.errors import LocalProtocolError
 from kvfence.core.ids import AttemptId
 from kvfence.protocol.commands import Emit, Grew, Move, RunPass
 from kvfence.protocol.decode_end import end, end_running
-from kvfence.protocol.decode_state import DecodeNode, put
+from kvfence.protocol.decode_state import DecodeNode, put, release
 from kvfence.protocol.events import PassBegan, PassEnded
 from kvfence.protocol.handoff import DecodeHandoff
-from kvfence.protocol.lots import grant_lot
+from kvfence.protocol.lots import Lot, grant_lot
 from kvfence.protocol.messages import EndReason
 from kvfence.protocol.transitions import DecodePhase, PageMove
 from kvfence.protocol.turn import Turn
@@ -21,22 +21,21 @@ def on_pass_began(turn: Turn, node: DecodeNode, event: PassBegan) -> DecodeNode:
         raise LocalProtocolError("passes are numbered upwards")
     _require_running(node, event.attempts)
     wanted = dict(event.grow)
-    taking: list[AttemptId] = []
+    taking: list[DecodeHandoff] = []
     node = replace(node, last_pass=event.id)
     for attempt in sorted(event.attempts, key=lambda a: node.handoffs[a].order):
-        if node.handoffs[attempt].phase is not DecodePhase.RUNNING:
-            continue  # preempted for an older one
         num_pages = wanted.get(attempt, 0)
-        node = _make_room(turn, node, attempt, num_pages)
-        if num_pages > node.pool.num_free or node.handoffs[attempt].phase is not DecodePhase.RUNNING:
-            continue
-        node = _grow(turn, node, attempt, num_pages)
-        taking.append(attempt)
-    for attempt in taking:
-        handoff = node.handoffs[attempt]
-        node = put(node, replace(handoff, passes=handoff.passes | {event.id}))
-    turn.do(RunPass(event.id, tuple(taking)))
-    return replace(node, passes={**node.passes, event.id: tuple(taking)}) if taking else node
+        if num_pages > node.pool.num_free:
+            node = _make_room(turn, node, attempt, num_pages)
+        handoff = node.handoffs.get(attempt)
+        if handoff is None or handoff.phase is not DecodePhase.RUNNING or num_pages > node.pool.num_free:
+            continue  # preempted, or the oldest: it waits
+        if num_pages:
+            node, handoff = _grow(turn, node, handoff, num_pages)
+        taking.append(replace(handoff, passes=handoff.passes | {event.id}))
+    attempts = tuple(handoff.attempt for handoff in taking)
+    turn.do(RunPass(event.id, attempts))
+    return replace(put(node, *taking), passes={**node.passes, event.id: attempts}) if taking else node
 
 
 def _require_running(node: DecodeNode, attempts: tuple[AttemptId, ...]) -> None:
@@ -49,12 +48,14 @@ def _require_running(node: DecodeNode, attempts: tuple[AttemptId, ...]) -> None:
 
 
 def _make_room(turn: Turn, node: DecodeNode, attempt: AttemptId, num_pages: int) -> DecodeNode:
-    """Preempt the youngest until there is room; the oldest is never preempted and waits instead."""
+    """Preempt the youngest until there is room; the oldest is never preempted and waits instead.
+
+    Only sequences younger than the asking one go, or itself; those already taken into the pass are older.
+    """
     while num_pages > node.pool.num_free:
-        running = [h for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING and not h.passes]
-        youngest = max(running, key=lambda h: h.order)
-        oldest = min((h.order for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING))
-        if youngest.order == oldest or youngest.order < node.handoffs[attempt].order:
+        running = [h for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING]
+        youngest = max((h for h in running if not h.passes), key=lambda h: h.order)
+        if youngest.order == min(h.order for h in running):
             return node
         node = end(turn, node, youngest.attempt, EndReason.PREEMPTED)
         if youngest.attempt == attempt:
@@ -62,13 +63,10 @@ def _make_room(turn: Turn, node: DecodeNode, attempt: AttemptId, num_pages: int)
     return node
 
 
-def _grow(turn: Turn, node: DecodeNode, attempt: AttemptId, num_pages: int) -> DecodeNode:
-    if num_pages == 0:
-        return node
+def _grow(turn: Turn, node: DecodeNode, handoff: DecodeHandoff, num_pages: int) -> tuple[DecodeNode, DecodeHandoff]:
     pool, lot = grant_lot(node.pool, num_pages)
-    handoff = node.handoffs[attempt]
-    turn.do(Move(PageMove.GRANT, lot.serial, lot.pages), Grew(attempt, lot.serial, lot.pages))
-    return replace(put(node, replace(handoff, own=(*handoff.own, lot))), pool=pool)
+    turn.do(Move(PageMove.GRANT, lot.serial, lot.pages), Grew(handoff.attempt, lot.serial, lot.pages))
+    return replace(node, pool=pool), replace(handoff, own=(*handoff.own, lot))
 
 
 def on_pass_ended(turn: Turn, node: DecodeNode, event: PassEnded) -> DecodeNode:
@@ -77,10 +75,10 @@ def on_pass_ended(turn: Turn, node: DecodeNode, event: PassEnded) -> DecodeNode:
         raise LocalProtocolError("a pass ends once, after it began")
     passes = dict(node.passes)
     attempts = passes.pop(event.id)
-    node = replace(node, passes=passes)
     bad, finished = dict(event.bad), dict(event.finished)
     emit: list[AttemptId] = []
-    over: list[AttemptId] = []
+    after: list[DecodeHandoff] = []
+    tails: list[Lot] = []
     for attempt in attempts:
         handoff = node.handoffs.get(attempt)
         if handoff is None or handoff.phase is not DecodePhase.RUNNING:
@@ -89,14 +87,24 @@ def on_pass_ended(turn: Turn, node: DecodeNode, event: PassEnded) -> DecodeNode:
         handoff = _judge(turn, handoff, bad.get(attempt, ()), failed=attempt in event.failed)
         if handoff.ending is None:
             emit.append(attempt)
+            handoff, tail = _without_tail(node, handoff)
+            tails += tail
             handoff = replace(handoff, num_emitted=handoff.num_emitted + 1, ending=finished.get(attempt))
-        if handoff.ending is not None:
-            over.append(attempt)
-        node = put(node, handoff)
+        after.append(handoff)
     turn.do(Emit(event.id, tuple(emit)))
-    for attempt in over:
-        node = end_running(turn, node, node.handoffs[attempt])
-    return node
+    node = release(turn, put(replace(node, passes=passes), *after), tails)
+    over = [handoff for handoff in after if handoff.ending is not None]
+    return end_running(turn, node, *over) if over else node
+
+
+def _without_tail(node: DecodeNode, handoff: DecodeHandoff) -> tuple[DecodeHandoff, list[Lot]]:
+    """Give up the remote page whose copy decode writes on: its sequence reads it no more, so one page was enough."""
+    remote, page_size = handoff.remote, node.capacity.page_size
+    whole = handoff.num_tokens // page_size
+    if remote is None or handoff.num_tokens % page_size == 0 or len(remote.pages) == whole:
+        return handoff, []
+    kept = replace(remote, pages=remote.pages[:whole])
+    return replace(handoff, remote=kept), [replace(remote, pages=remote.pages[whole:])]
 
 
 def _judge(turn: Turn, handoff: DecodeHandoff, bad: tuple[int, ...], *, failed: bool) -> DecodeHandoff:

@@ -5,6 +5,8 @@ quarantine; lots that decode writes itself stay GRANTED until they are released.
 ``decode.py`` next.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -45,6 +47,7 @@ class DecodeNode(Struct, frozen=True):
     passes: dict[PassId, tuple[AttemptId, ...]] = {}
     last_pass: PassId = PassId(0)
     last_order: int = 0
+    session: SessionId = SessionId("")
     sessions: frozenset[SessionId] = frozenset()
 
 
@@ -59,16 +62,15 @@ def start_decode(rules: Rules, node: DecodeNode) -> DecodeNode:
     return replace(node, pool=former_life_pool(num_pages, FORMER_LIFE), lives=replace(node.lives, writers=writers))
 
 
-def put(node: DecodeNode, handoff: DecodeHandoff) -> DecodeNode:
-    """Store a hand-off."""
-    return replace(node, handoffs={**node.handoffs, handoff.attempt: handoff})
-
-
-def forget_or_put(node: DecodeNode, handoff: DecodeHandoff) -> DecodeNode:
-    """Store a closed hand-off as a tombstone, or forget it where the floor has passed it."""
-    if not node.lives.below_floor(handoff.attempt):
-        return put(node, handoff)
-    return replace(node, handoffs={a: h for a, h in node.handoffs.items() if a != handoff.attempt})
+def put(node: DecodeNode, *handoffs: DecodeHandoff) -> DecodeNode:
+    """Store hand-offs in one copy of the table; forget closed ones, tombstones too, that the floor has passed."""
+    table = dict(node.handoffs)
+    for handoff in handoffs:
+        if handoff.phase is DecodePhase.CLOSED and node.lives.below_floor(handoff.attempt):
+            table.pop(handoff.attempt, None)
+        else:
+            table[handoff.attempt] = handoff
+    return replace(node, handoffs=table)
 
 
 def hear(node: DecodeNode, attempt: AttemptId) -> DecodeNode:
@@ -94,41 +96,51 @@ def grant_waiting(turn: Turn, node: DecodeNode) -> DecodeNode:
 
 
 def grant_message(node: DecodeNode, attempt: AttemptId, lot: Lot) -> Grant:
-    return Grant(attempt, lot.serial, lot.pages, node.layout)
+    """What the gateway hears of a grant; the same each time."""
+    return Grant(attempt, lot.serial, lot.pages, node.layout, node.session)
 
 
-def release(turn: Turn, node: DecodeNode, lots: tuple[Lot, ...]) -> DecodeNode:
-    if not lots:
-        return node
-    turn.do(*(Move(PageMove.RELEASE, lot.serial, lot.pages) for lot in lots))
-    return replace(node, pool=free_pages(node.pool, tuple(page for lot in lots for page in lot.pages)))
+def release(turn: Turn, node: DecodeNode, lots: Iterable[Lot]) -> DecodeNode:
+    """Free lots that nobody writes or reads any more."""
+    pool = node.pool
+    for lot in lots:
+        if lot.pages:
+            turn.do(Move(PageMove.RELEASE, lot.serial, lot.pages))
+            pool = free_pages(pool, lot.pages)
+    return replace(node, pool=pool)
 
 
 def revoke(turn: Turn, node: DecodeNode, entry: Quarantined, *, mismatch: bool) -> DecodeNode:
-    """Quarantine a lot whose writer may be active. After a mismatch that may be any writer."""
+    """Quarantine a lot whose writer may be active; after a mismatch that may be any writer.
+
+    Where no writer is left, or the receiver checks every write as it lands, the fence follows at once.
+    """
     if node.fence is Fence.AT_RECEIPT:
         entry = replace(entry, writers=frozenset())
     elif mismatch:
-        entry = replace(entry, attempt=None, writers=node.lives.writers)
+        entry = replace(entry, drains=False, writers=node.lives.writers)
     else:
         entry = replace(entry, writers=entry.writers & node.lives.writers)
     guard = "quarantine-on-mismatch" if mismatch else "quarantine-on-revoke"
     if turn.ask(guard, entry.attempt, holds=False):
         return release(turn, node, (entry.lot,))
     turn.do(Move(PageMove.REVOKE, entry.lot.serial, entry.lot.pages))
-    return replace(node, pool=quarantine_lot(node.pool, entry))
+    node = replace(node, pool=quarantine_lot(node.pool, entry))
+    return node if entry.writers else fence(turn, node, entry)
 
 
 def fence(turn: Turn, node: DecodeNode, entry: Quarantined) -> DecodeNode:
+    """Free a quarantined lot: its last write has ended. A hand-off that waited for that is closed."""
     turn.do(Move(PageMove.FENCE, entry.lot.serial, entry.lot.pages))
     node = replace(node, pool=fence_lot(node.pool, entry.lot.serial))
-    for handoff in node.handoffs.values():
-        if handoff.phase is DecodePhase.REVOKED and handoff.remote == entry.lot:
-            return forget_or_put(node, advance(handoff, DecodePhase.CLOSED))
-    return node
+    handoff = node.handoffs.get(entry.attempt) if entry.attempt is not None else None
+    if handoff is None or handoff.phase is not DecodePhase.REVOKED:
+        return node
+    return put(node, advance(handoff, DecodePhase.CLOSED))
 
 
 def fence_writer(turn: Turn, node: DecodeNode, writer: Incarnation) -> DecodeNode:
+    """A life writes no more: free the lots of which it was the last suspect."""
     for entry in tuple(node.pool.quarantined.values()):
         rest = replace(entry, writers=entry.writers - {writer})
         if writer in entry.writers and rest.writers:

@@ -42,10 +42,24 @@ def put(node: GatewayNode, handoff: GatewayHandoff) -> GatewayNode:
     return replace(node, handoffs=handoffs)
 
 
+def _without(current: dict[RequestId, AttemptId], request: RequestId) -> dict[RequestId, AttemptId]:
+    rest = dict(current)
+    rest.pop(request, None)
+    return rest
+
+
 def on_submit(turn: Turn, node: GatewayNode, event: Submit) -> GatewayNode:
     """Admit a request that fits context and both pools, and offer it to decode."""
     if event.request in node.current:
         raise LocalProtocolError("a request is submitted once")
+    if event.num_tokens < 1 or event.max_tokens < 1:
+        turn.do(Finish(event.request, EndReason.REFUSED_AT_INTAKE))
+        return node
+    return _admit(turn, node, event, timer=None)
+
+
+def _admit(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None) -> GatewayNode:
+    """Offer what fits, or answer its client. ``timer``: the attempt this one continues."""
     sums = fits(node.capacity, event.num_tokens, event.max_tokens)
     if not turn.ask("fits", None, all(fit.holds for fit in sums)):
         turn.do(Finish(event.request, EndReason.DOES_NOT_FIT))
@@ -53,15 +67,24 @@ def on_submit(turn: Turn, node: GatewayNode, event: Submit) -> GatewayNode:
     if not {event.prefill, event.decode} <= node.lives.peers:
         turn.do(Finish(event.request, EndReason.NO_WORKER))
         return node
-    return _offer(turn, node, event)
+    return _offer(turn, node, event, timer)
 
 
-def _offer(turn: Turn, node: GatewayNode, event: Submit) -> GatewayNode:
+def _offer(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None) -> GatewayNode:
     attempt = AttemptId(node.lives.incarnation, node.next_counter)
     handoff = GatewayHandoff(
-        attempt, event.request, event.prefill, event.decode, event.num_tokens, event.max_tokens, event.remaining_ns
+        attempt=attempt,
+        request=event.request,
+        prefill=event.prefill,
+        decode=event.decode,
+        num_tokens=event.num_tokens,
+        max_tokens=event.max_tokens,
+        remaining_ns=event.remaining_ns,
+        timer=timer or attempt,
     )
-    turn.do(StartTimer(attempt, event.remaining_ns), Send(event.decode, _offer_message(handoff)))
+    if timer is None:
+        turn.do(StartTimer(attempt, event.remaining_ns))
+    turn.do(Send(event.decode, _offer_message(handoff)))
     node = replace(node, next_counter=node.next_counter + 1, current={**node.current, event.request: attempt})
     return put(node, handoff)
 
@@ -102,8 +125,7 @@ def _answer(
     """Finish the client's request, once."""
     if not handoff.answered:
         turn.do(Finish(handoff.request, reason))
-        current = {request: attempt for request, attempt in node.current.items() if request != handoff.request}
-        node = replace(node, current=current)
+        node = replace(node, current=_without(node.current, handoff.request))
     return node, replace(handoff, answered=True)
 
 
@@ -118,8 +140,10 @@ def on_tokens(turn: Turn, node: GatewayNode, event: TokensArrived) -> GatewayNod
         and handoff.phase is not GatewayPhase.OFFERED
     )
     if not turn.ask("attempt-is-current", event.attempt, current) or handoff is None:
-        if handoff is None or event.first_index > handoff.num_emitted:
+        if handoff is None:
             turn.do(Send(event.sender, Cancel(event.attempt)))
+        elif event.first_index > handoff.num_emitted:
+            return _give_up(turn, node, handoff, EndReason.WORKER_LOST)  # some are lost: the stream cannot go on
         return node
     if handoff.phase is GatewayPhase.DISPATCHED:
         handoff = advance(handoff, GatewayPhase.STREAMING)
@@ -152,10 +176,10 @@ def _resubmit(turn: Turn, node: GatewayNode, old: GatewayHandoff) -> GatewayNode
     """A preempted sequence goes on as a new attempt: prompt plus what was generated, through ``fits`` again."""
     num_tokens, max_tokens = old.num_tokens + old.num_emitted, old.max_tokens - old.num_emitted
     event = Submit(old.request, num_tokens, max_tokens, old.prefill, old.decode, old.remaining_ns)
-    node = replace(node, current={r: a for r, a in node.current.items() if r != old.request})
+    node = replace(node, current=_without(node.current, old.request))
     new = AttemptId(node.lives.incarnation, node.next_counter)
     turn.do(Resubmitted(old.request, old.attempt, new))
-    return on_submit(turn, node, event)
+    return _admit(turn, node, event, old.timer)
 
 
 def on_client_gone(turn: Turn, node: GatewayNode, request: RequestId) -> GatewayNode:
@@ -180,16 +204,18 @@ def _cancel_now(turn: Turn, node: GatewayNode, handoff: GatewayHandoff) -> Gatew
 
 def on_deadline(turn: Turn, node: GatewayNode, attempt: AttemptId) -> GatewayNode:
     """Time is over: the client hears so, decode is told to end it; the record waits for decode's Ended."""
-    handoff = node.handoffs.get(attempt)
-    if handoff is None:
-        return node
-    node, handoff = _answer(turn, node, replace(handoff, cancelled=True), EndReason.DEADLINE)
+    handoff = node.handoffs.get(attempt) or next((h for h in node.handoffs.values() if h.timer == attempt), None)
+    return node if handoff is None else _give_up(turn, node, handoff, EndReason.DEADLINE)
+
+
+def _give_up(turn: Turn, node: GatewayNode, handoff: GatewayHandoff, reason: EndReason) -> GatewayNode:
+    node, handoff = _answer(turn, node, replace(handoff, cancelled=True), reason)
     return _cancel_now(turn, node, handoff)
 
 
 def on_peer_gone(turn: Turn, node: GatewayNode, peer: Incarnation) -> GatewayNode:
     """What a dead decode worker held is lost. For a dead prefill worker decode says what it lost."""
-    node = replace(node, lives=replace(node.lives, peers=node.lives.peers - {peer}))
+    node = replace(node, lives=node.lives.without(peer))
     for handoff in tuple(node.handoffs.values()):
         if handoff.decode == peer:
             node = put(*_answer(turn, node, advance(handoff, GatewayPhase.CLOSED), EndReason.WORKER_LOST))
@@ -207,4 +233,6 @@ def on_resend(turn: Turn, node: GatewayNode, attempt: AttemptId) -> GatewayNode:
         turn.do(Send(handoff.decode, _offer_message(handoff)))
     elif handoff.phase is GatewayPhase.DISPATCHED and handoff.grant is not None:
         turn.do(Send(handoff.prefill, _dispatch_message(handoff, handoff.grant)))
+        if handoff.cancelled:
+            turn.do(Send(handoff.prefill, Cancel(attempt)))
     return node

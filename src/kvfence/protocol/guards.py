@@ -65,7 +65,7 @@ _ALL: tuple[Guard, ...] = (
     Guard("layout-agrees", "dtype, heads, page size, parallelism or digest name differ", ("prefill", "decode")),
     Guard("quarantine-on-revoke", "a write in flight when the holder goes", ("decode",), ("stamp-at-read",)),
     Guard("quarantine-on-mismatch", "a page freed although a stray writer is active", ("prefill", "decode")),
-    Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("decode",), ("stamp-at-read",)),
+    Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("prefill", "decode"), ("stamp-at-read",)),
     Guard(
         "hold-source", "prefill re-uses a page before the posted write has read it", ("prefill",), ("digest-matches",)
     ),

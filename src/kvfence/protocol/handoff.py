@@ -75,7 +75,11 @@ class PrefillHandoff(Struct, frozen=True):
 
 
 class GatewayHandoff(Struct, frozen=True):
-    """One attempt at its gateway. ``answered``: its client has heard the end; the record waits for decode."""
+    """One attempt at its gateway.
+
+    ``timer``: the request's first attempt, whose deadline holds for those that follow a preemption.
+    ``answered``: its client has heard the end; the record waits for decode.
+    """
 
     attempt: AttemptId
     request: RequestId
@@ -84,6 +88,7 @@ class GatewayHandoff(Struct, frozen=True):
     num_tokens: int
     max_tokens: int
     remaining_ns: int
+    timer: AttemptId
     phase: GatewayPhase = GatewayPhase.OFFERED
     grant: Grant | None = None
     num_emitted: int = 0

@@ -24,13 +24,15 @@ class Lot(Struct, frozen=True):
 class Quarantined(Struct, frozen=True):
     """A lot nobody may touch.
 
-    ``attempt``: whose *drained* ends it; None where only a fence does (a mismatch proves that some writer is
-    active, but not which). ``writers``: the lives that may still write; when all are fenced, it ends.
+    ``attempt``: who held it; None for a former life. ``writers``: the lives that may still write; when all are
+    fenced, it ends. ``drains``: the attempt's *drained* ends it, too; not after a mismatch, which proves that some
+    writer is active, but not which.
     """
 
     lot: Lot
     attempt: AttemptId | None
     writers: frozenset[Incarnation]
+    drains: bool = True
 
 
 class Pool(Struct, frozen=True):
@@ -59,7 +61,7 @@ def new_pool(num_pages: int) -> Pool:
 def former_life_pool(num_pages: int, former: Incarnation) -> Pool:
     """A pool whose pages may all still be written by a former life."""
     lot = Lot(0, tuple(range(num_pages)))
-    return Pool(num_pages, (), 0, quarantined={0: Quarantined(lot, None, frozenset({former}))})
+    return Pool(num_pages, (), 0, quarantined={0: Quarantined(lot, None, frozenset({former}), drains=False)})
 
 
 def grant_lot(pool: Pool, num_pages: int) -> tuple[Pool, Lot]:

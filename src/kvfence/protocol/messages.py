@@ -18,7 +18,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.ids import AttemptId, Incarnation, SessionId
 from kvfence.core.manifest import Manifest
 
 
@@ -56,12 +56,17 @@ class Offer(Struct, frozen=True, tag=True):
 
 
 class Grant(Struct, frozen=True, tag=True):
-    """The pages prefill may write, all under one serial of the granting incarnation."""
+    """The pages prefill may write, all under one serial of the granting incarnation.
+
+    ``session``: the life of decode's receiving engine they were granted in; what is posted for them goes there or
+    nowhere.
+    """
 
     attempt: AttemptId
     serial: int
     pages: tuple[int, ...]
     layout: str
+    session: SessionId = SessionId("")
 
 
 class Refused(Struct, frozen=True, tag=True):

@@ -36,26 +36,45 @@ class PrefillNode(Struct, frozen=True):
     last_batch: BatchId = BatchId(0)
 
 
-def put(node: PrefillNode, handoff: PrefillHandoff) -> PrefillNode:
-    """Store a hand-off, or forget a closed one that holds nothing and that the floor has passed."""
-    over = handoff.phase is PrefillPhase.CLOSED and handoff.lot is None and not handoff.answer
-    if over and node.lives.below_floor(handoff.attempt):
-        return replace(node, handoffs={a: h for a, h in node.handoffs.items() if a != handoff.attempt})
-    return replace(node, handoffs={**node.handoffs, handoff.attempt: handoff})
+def put(node: PrefillNode, *handoffs: PrefillHandoff) -> PrefillNode:
+    """Store hand-offs in one copy of the table; forget those that are over."""
+    table = dict(node.handoffs)
+    for handoff in handoffs:
+        if _is_over(node, handoff):
+            table.pop(handoff.attempt, None)
+        else:
+            table[handoff.attempt] = handoff
+    return replace(node, handoffs=table)
+
+
+def _is_over(node: PrefillNode, handoff: PrefillHandoff) -> bool:
+    """Closed, holding nothing, passed by the floor, and not needed to answer *unknown* to a repeated Abort."""
+    if handoff.phase is not PrefillPhase.CLOSED or handoff.lot is not None or handoff.answer:
+        return False
+    return node.lives.below_floor(handoff.attempt) and not (handoff.unknown and handoff.decode in node.lives.peers)
 
 
 # ---- dispatch ----------------------------------------------------------------------------------------------------
 
 
-def on_dispatch(turn: Turn, node: PrefillNode, message: Dispatch, refusal: EndReason | None) -> PrefillNode:
-    """Queue a dispatch that may run, or refuse it for good; decode hears either way."""
+def on_dispatch(
+    turn: Turn, node: PrefillNode, message: Dispatch, *, current: bool, refusal: EndReason | None
+) -> PrefillNode:
+    """Queue a dispatch that may run, or refuse it for good; decode hears either way.
+
+    ``current``: it came from the gateway that minted the attempt. ``refusal``: see ``events.Received``.
+    """
     known = node.handoffs.get(message.attempt)
     if known is not None:
         return _repeat(turn, node, known)
     if message.decode not in node.lives.peers:
         return node  # nobody to answer: its death has been told to the gateway, too
     handoff = PrefillHandoff(message.attempt, message.decode, message.num_tokens, grant=message.grant)
-    reason = _refusal(turn, node, message, refusal)
+    current = current and not node.lives.below_floor(message.attempt)
+    if not turn.ask("attempt-is-current", message.attempt, current):
+        reason: EndReason | None = EndReason.STALE
+    else:
+        reason = _refusal(turn, node, message, refusal)
     if reason is not None:
         failed = replace(advance(handoff, PrefillPhase.FAILED), reason=reason)
         turn.do(Send(message.decode, Failed(message.attempt, reason)))
@@ -73,8 +92,8 @@ def _repeat(turn: Turn, node: PrefillNode, known: PrefillHandoff) -> PrefillNode
 
 def _refusal(turn: Turn, node: PrefillNode, message: Dispatch, refusal: EndReason | None) -> EndReason | None:
     attempt = message.attempt
-    if not turn.ask("attempt-is-current", attempt, not node.lives.below_floor(attempt)):
-        return EndReason.STALE
+    if message.num_tokens < 1:
+        return EndReason.REFUSED_AT_INTAKE
     if not turn.ask("layout-agrees", attempt, message.grant.layout == node.layout):
         return EndReason.LAYOUT_MISMATCH
     fit = prefill_fit(node.capacity, message.num_tokens)
@@ -112,12 +131,14 @@ def on_pass_began(turn: Turn, node: PrefillNode, event: PassBegan) -> PrefillNod
     """Note which attempts a chunk pass reads and writes."""
     if event.id <= node.last_pass:
         raise LocalProtocolError("passes are numbered upwards")
+    taking: list[PrefillHandoff] = []
     for attempt in event.attempts:
         handoff = node.handoffs.get(attempt)
         if handoff is None or handoff.phase is not PrefillPhase.RUNNING or handoff.passes or handoff.computed:
             raise LocalProtocolError("a pass takes prompts that are being computed only")
-        node = put(node, replace(handoff, passes=frozenset({event.id})))
+        taking.append(replace(handoff, passes=frozenset({event.id})))
     turn.do(RunPass(event.id, event.attempts))
+    node = put(node, *taking)
     return replace(node, last_pass=event.id, passes={**node.passes, event.id: event.attempts})
 
 
@@ -127,8 +148,8 @@ def on_pass_ended(turn: Turn, node: PrefillNode, event: PassEnded) -> tuple[Pref
         raise LocalProtocolError("a pass ends once, after it began")
     passes = dict(node.passes)
     attempts = passes.pop(event.id)
-    node = replace(node, passes=passes)
     bad, finished = dict(event.bad), dict(event.finished)
+    after: list[PrefillHandoff] = []
     for attempt in attempts:
         handoff = node.handoffs.get(attempt)
         if handoff is None:
@@ -140,8 +161,8 @@ def on_pass_ended(turn: Turn, node: PrefillNode, event: PassEnded) -> tuple[Pref
             handoff = replace(handoff, reason=handoff.reason or EndReason.MODEL_ERROR)
         else:
             handoff = replace(handoff, computed=attempt in finished)
-        node = put(node, handoff)
-    return node, attempts
+        after.append(handoff)
+    return put(replace(node, passes=passes), *after), attempts
 
 
 def on_pages_sealed(turn: Turn, node: PrefillNode, event: PagesSealed) -> PrefillNode:
@@ -173,7 +194,8 @@ def post_next(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
         num_pages = node.batch_pages_max
     batch, start = BatchId(node.last_batch + 1), handoff.num_posted
     pages = slice(start, start + num_pages)
-    turn.do(Post(attempt, batch, handoff.decode, handoff.lot.pages[pages], handoff.grant.pages[pages]))
+    grant = handoff.grant
+    turn.do(Post(attempt, batch, handoff.decode, handoff.lot.pages[pages], grant.pages[pages], grant.session))
     posted = replace(handoff, num_posted=pages.stop, batches=(*handoff.batches, (batch, num_pages)))
     return replace(put(node, posted), last_batch=batch)
 

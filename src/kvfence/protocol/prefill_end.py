@@ -50,12 +50,16 @@ def _answer(turn: Turn, handoff: PrefillHandoff, to: Incarnation) -> None:
 def stop(turn: Turn, node: PrefillNode, handoff: PrefillHandoff) -> PrefillNode:
     """Begin no further chunk or batch of an attempt."""
     turn.do(Stop(handoff.attempt))
-    waiting = tuple(a for a in node.waiting if a != handoff.attempt)
     busy = bool(handoff.batches or handoff.passes)
-    to = PrefillPhase.ABORTING if busy and handoff.phase is not PrefillPhase.WAITING else PrefillPhase.CLOSED
     if handoff.phase is not PrefillPhase.ABORTING:
-        handoff = advance(handoff, to)
-    return put(replace(node, waiting=waiting), handoff)
+        handoff = advance(handoff, PrefillPhase.ABORTING if busy else PrefillPhase.CLOSED)
+    return put(_not_waiting(node, handoff.attempt), handoff)
+
+
+def _not_waiting(node: PrefillNode, attempt: AttemptId) -> PrefillNode:
+    if node.handoffs[attempt].phase is not PrefillPhase.WAITING:
+        return node
+    return replace(node, waiting=tuple(a for a in node.waiting if a != attempt))
 
 
 def fail(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
@@ -64,8 +68,7 @@ def fail(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
     if handoff is None or handoff.phase not in (PrefillPhase.WAITING, PrefillPhase.RUNNING) or handoff.reason is None:
         return node
     turn.do(Stop(attempt), Send(handoff.decode, Failed(attempt, handoff.reason)))
-    waiting = tuple(a for a in node.waiting if a != attempt)
-    return put(replace(node, waiting=waiting), advance(handoff, PrefillPhase.FAILED))
+    return put(_not_waiting(node, attempt), advance(handoff, PrefillPhase.FAILED))
 
 
 def settle(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
@@ -78,7 +81,7 @@ def settle(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
     quiet = not handoff.batches and not handoff.passes
     if quiet and handoff.phase is PrefillPhase.ABORTING:
         handoff = advance(handoff, PrefillPhase.CLOSED)
-    if quiet and handoff.answer:
+    if handoff.answer and turn.ask("drain-or-fence", attempt, quiet):
         _answer(turn, handoff, handoff.decode)
         handoff = replace(handoff, answer=False)
     return put(node, handoff)
@@ -92,12 +95,12 @@ def _source_is_free(turn: Turn, handoff: PrefillHandoff) -> bool:
 
 def _let_go(turn: Turn, node: PrefillNode, handoff: PrefillHandoff, lot: Lot) -> tuple[PrefillNode, PrefillHandoff]:
     """Release the source; quarantine it where a failed batch may still read it or its stamps did not match."""
-    sound = handoff.source_quiet and not handoff.bad
-    if sound or (handoff.bad and turn.ask("quarantine-on-mismatch", handoff.attempt, holds=False)):
+    sound = not handoff.bad or turn.ask("quarantine-on-mismatch", handoff.attempt, holds=False)
+    if sound and handoff.source_quiet:
         turn.do(Move(PageMove.RELEASE, lot.serial, lot.pages))
         return replace(node, pool=free_pages(node.pool, lot.pages)), replace(handoff, lot=None)
     turn.do(Move(PageMove.REVOKE, lot.serial, lot.pages))
-    entry = Quarantined(lot, None, frozenset({node.lives.incarnation}))
+    entry = Quarantined(lot, handoff.attempt, frozenset({node.lives.incarnation}), drains=False)
     return replace(node, pool=quarantine_lot(node.pool, entry)), replace(handoff, lot=None)
 
 
@@ -121,14 +124,12 @@ def on_deadline(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNod
 
 def on_peer_gone(turn: Turn, node: PrefillNode, peer: Incarnation) -> PrefillNode:
     """Stop what was for a dead decode worker, and what a dead gateway asked for."""
-    node = replace(node, lives=replace(node.lives, peers=node.lives.peers - {peer}))
+    node = replace(node, lives=node.lives.without(peer))
     for handoff in tuple(node.handoffs.values()):
         if handoff.phase is PrefillPhase.CLOSED:
-            continue
-        if handoff.decode == peer:
-            if handoff.phase is not PrefillPhase.ABORTING:
-                node = stop(turn, node, replace(handoff, answer=False))
-            node = settle(turn, node, handoff.attempt)
+            node = put(node, handoff)
+        elif handoff.decode == peer:
+            node = settle(turn, stop(turn, node, replace(handoff, answer=False)), handoff.attempt)
         elif handoff.attempt.gateway == peer:
             node = on_cancel(turn, node, Cancel(handoff.attempt))
     return node
@@ -147,7 +148,7 @@ def on_floor(turn: Turn, node: PrefillNode, gateway: Incarnation, counter: int) 
     """Forget tombstones below the floor; an attempt still held below it is over: cancel it."""
     if counter <= node.lives.floor(gateway):
         return node
-    node = replace(node, lives=replace(node.lives, floors={**node.lives.floors, gateway: counter}))
+    node = replace(node, lives=node.lives.raised(gateway, counter))
     for attempt in [a for a in node.handoffs if a.gateway == gateway and a.counter < counter]:
         handoff = node.handoffs[attempt]
         if handoff.phase is PrefillPhase.CLOSED and handoff.lot is None:

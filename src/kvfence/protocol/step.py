@@ -43,6 +43,7 @@ from kvfence.protocol.messages import (
     Dispatch,
     Drained,
     Ended,
+    Envelope,
     Failed,
     Floor,
     Grant,
@@ -91,6 +92,12 @@ def _meet(node: N, event: PeerUp) -> N:
     return replace(node, lives=lives)
 
 
+def _unread(turn: Turn, node: N, envelope: Envelope) -> N:
+    """A message that is not for this kind of node is counted and changes nothing."""
+    turn.ask("attempt-is-current", getattr(envelope.message, "attempt", None), holds=False)
+    return node
+
+
 def _illegal(node: Node, event: Event) -> LocalProtocolError:
     return LocalProtocolError(f"{type(event).__name__} is not an event of {type(node).__name__}")
 
@@ -135,14 +142,14 @@ def _decode_receives(turn: Turn, node: DecodeNode, event: Received) -> DecodeNod
         case Drained() as message:
             return decode.on_drained(turn, node, sender, message)
         case Unknown() as message:
-            return decode.on_unknown(node, sender, message)
+            return decode.on_unknown(turn, node, sender, message)
         case Cancel() as message:
             return decode.on_cancel(turn, node, sender, message)
         case Closed() as message:
-            return decode.on_closed(node, message)
+            return decode.on_closed(node, sender, message)
         case Floor() as message:
             return decode.on_floor(turn, node, sender, message.counter)
-    return node
+    return _unread(turn, node, envelope)
 
 
 def _step_prefill(turn: Turn, node: PrefillNode, event: Event) -> PrefillNode:
@@ -152,14 +159,11 @@ def _step_prefill(turn: Turn, node: PrefillNode, event: Event) -> PrefillNode:
         case PassBegan():
             return prefill.on_pass_began(turn, node, event)
         case PassEnded():
-            node, attempts = prefill.on_pass_ended(turn, node, event)
-            for attempt in attempts:
-                node = _afterwards(turn, node, attempt)
-            return node
+            return _afterwards(turn, *prefill.on_pass_ended(turn, node, event))
         case PagesSealed():
-            return _afterwards(turn, prefill.on_pages_sealed(turn, node, event), event.attempt)
+            return _afterwards(turn, prefill.on_pages_sealed(turn, node, event), (event.attempt,))
         case BatchEnded():
-            return _afterwards(turn, prefill.on_batch_ended(turn, node, event), event.attempt)
+            return _afterwards(turn, prefill.on_batch_ended(turn, node, event), (event.attempt,))
         case DeadlinePassed():
             return prefill_end.on_deadline(turn, node, event.attempt)
         case Resend():
@@ -175,10 +179,12 @@ def _step_prefill(turn: Turn, node: PrefillNode, event: Event) -> PrefillNode:
     raise _illegal(node, event)
 
 
-def _afterwards(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
+def _afterwards(turn: Turn, node: PrefillNode, attempts: tuple[AttemptId, ...]) -> PrefillNode:
     """Say Failed or Sent, free the source, answer an abort: whatever has become due."""
-    node = prefill_end.settle(turn, prefill_end.fail(turn, node, attempt), attempt)
-    return prefill.complete(turn, node, attempt)
+    for attempt in attempts:
+        node = prefill_end.settle(turn, prefill_end.fail(turn, node, attempt), attempt)
+        node = prefill.complete(turn, node, attempt)
+    return node
 
 
 def _prefill_receives(turn: Turn, node: PrefillNode, event: Received) -> PrefillNode:
@@ -188,7 +194,9 @@ def _prefill_receives(turn: Turn, node: PrefillNode, event: Received) -> Prefill
         return node
     match envelope.message:
         case Dispatch() as message:
-            return prefill.on_dispatch(turn, node, message, event.refusal)
+            return prefill.on_dispatch(
+                turn, node, message, current=sender == message.attempt.gateway, refusal=event.refusal
+            )
         case Commit() as message:
             return prefill_end.on_commit(turn, node, sender, message)
         case Abort() as message:
@@ -197,7 +205,7 @@ def _prefill_receives(turn: Turn, node: PrefillNode, event: Received) -> Prefill
             return prefill_end.on_cancel(turn, node, message)
         case Floor() as message:
             return prefill_end.on_floor(turn, node, sender, message.counter)
-    return node
+    return _unread(turn, node, envelope)
 
 
 def _step_gateway(turn: Turn, node: GatewayNode, event: Event) -> GatewayNode:
@@ -232,4 +240,4 @@ def _gateway_receives(turn: Turn, node: GatewayNode, event: Received) -> Gateway
             return gateway.on_refused(turn, node, envelope.sender, message)
         case Ended() as message:
             return gateway.on_ended(turn, node, envelope.sender, message)
-    return node
+    return _unread(turn, node, envelope)
