@@ -1,0 +1,273 @@
+import asyncio
+import json
+
+import pytest
+
+from kvfence.gateway.registry import load_keys
+from kvfence.protocol.messages import EndReason
+from kvfence.runtime.generation import EndOut, TokensOut
+from tests.unit.gateway.fakes import Running, chat, end, say
+
+CHAT = "/v1/chat/completions"
+MARKER = "ZEBRA-MARKER"
+
+
+def events(text: str) -> list[str]:
+    """Take a stream apart into the data of its events."""
+    assert text.endswith("\n\n")
+    return [event.removeprefix("data: ") for event in text.removesuffix("\n\n").split("\n\n")]
+
+
+async def test_a_chat_completion_has_openais_form():
+    """A whole answer has the documented fields, our ids and the token counts."""
+    running = Running(say("Paris"))
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("capital?"))
+    body = response.json()
+    assert response.status_code == 200
+    assert body["object"] == "chat.completion"
+    assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+    assert body["choices"][0]["message"] == {"content": "Paris", "role": "assistant", "refusal": None}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"] == {"prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 19}
+
+
+async def test_a_streamed_chat_has_openais_chunks():
+    """The role first, then text, then the reason, then the counts that were asked for, then [DONE]."""
+    running = Running(say("Hi"))
+    async with running.client() as client:
+        body = chat("x", stream=True, stream_options={"include_usage": True})
+        response = await client.post(CHAT, json=body)
+    *chunks, done = events(response.text)
+    assert done == "[DONE]"
+    read = [json.loads(chunk) for chunk in chunks]
+    assert [chunk["choices"][0]["delta"] for chunk in read[:-1]] == [
+        {"role": "assistant", "content": ""},
+        {"content": "H"},
+        {"content": "i"},
+        {},
+    ]
+    assert read[-2]["choices"][0]["finish_reason"] == "stop"
+    assert (read[-1]["choices"], read[-1]["usage"]["completion_tokens"]) == ([], 2)
+    assert all(chunk["usage"] is None for chunk in read[:-1])
+    assert response.headers["content-type"].startswith("text/event-stream")
+
+
+async def test_a_refusal_of_a_stream_is_a_status():
+    """A stream that is refused before its first token is no 200 with an error behind it."""
+    running = Running(end(EndReason.QUEUE_FULL, 2))
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x", stream=True))
+    assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+    assert response.json()["error"]["code"] == "queue_full"
+    assert running.lines()[-1]["reason"] == "queue_full"
+
+
+async def test_an_error_in_mid_stream_is_an_event_and_no_end():
+    """After the first token an error is an event; there is no finish_reason and no [DONE]."""
+    running = Running(lambda _: [TokensOut(tuple(b"half")), EndOut(EndReason.DIGEST_MISMATCH)])
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x", stream=True))
+    *_, text, last = events(response.text)
+    assert json.loads(text)["choices"][0]["delta"] == {"content": "half"}
+    assert json.loads(last)["error"]["code"] == "kv_integrity"
+    assert "[DONE]" not in response.text
+    assert '"finish_reason":"' not in response.text
+
+
+async def test_half_an_answer_is_never_given_as_a_whole_one():
+    """Without streaming, an error after some tokens is only the error."""
+    running = Running(lambda _: [TokensOut(tuple(b"half")), EndOut(EndReason.WORKER_LOST)])
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x"))
+    assert response.status_code == 503
+    assert "half" not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_crash_is_contained(stream):
+    """An exception gives a 500, or an error event; its words reach neither the client nor the log."""
+    running = Running(lambda _: [TokensOut((65,)), ValueError(MARKER)])
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x", stream=stream))
+    assert response.status_code == (200 if stream else 500)
+    assert "internal_error" in response.text
+    assert MARKER not in response.text + running.log.getvalue()
+    crash = running.lines()[0]
+    assert (crash["event"], crash["error"], crash["level"]) == ("crash", "ValueError", "error")
+    assert crash["where"].startswith("fakes.py:")
+
+
+async def test_what_does_not_fit_hears_the_arithmetic():
+    """A request that admission refuses gets the sums of every pool."""
+    running = Running(say("x"))
+    async with running.client() as client:
+        response = await client.post("/v1/completions", json={"model": "toy", "prompt": "x" * 250})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "266 tokens (250 prompt + 16 answer) = 17 pages of 16" in error["message"]
+    assert "Lower max_tokens to 6 or less" in error["message"]
+
+
+async def test_keys_are_asked_for_everywhere_below_v1(tmp_path):
+    """Every /v1 route wants a key; a wrong one is a 401 in OpenAI's shape; health routes do not."""
+    (tmp_path / "keys").write_text("sk-good acme\n")
+    running = Running(say("x"), load_keys(tmp_path / "keys"))
+    async with running.client(host="elsewhere.example") as client:
+        for method, path in [
+            ("POST", CHAT),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/models/toy"),
+            ("POST", "/v1/embeddings"),
+        ]:
+            response = await client.request(method, path, headers={"authorization": "Bearer sk-bad"})
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+        response = await client.post(CHAT, json=chat("x"), headers={"authorization": "Bearer sk-good"})
+    assert response.status_code == 200
+    assert running.generations.requests[0].tenant == "acme"
+    assert running.lines()[-1]["tenant"] == "acme"
+    assert "sk-" not in running.log.getvalue()
+
+
+async def test_without_keys_a_foreign_host_name_is_refused():
+    """A web page that points its own name at loopback gets nothing."""
+    running = Running(say("x"))
+    async with running.client(host="evil.example:8000") as client:
+        assert (await client.get("/v1/models")).status_code == 403
+    async with running.client(host="[::1]:8000") as client:
+        assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_other_addresses_and_methods_have_openais_shape():
+    """404 and 405 are errors in OpenAI's shape and do not repeat the path; embeddings say what to use."""
+    running = Running(say("x"))
+    async with running.client() as client:
+        missing = await client.get(f"/v1/{MARKER}")
+        method = await client.get(CHAT)
+        embeddings = await client.post("/v1/embeddings", json={})
+        slash = await client.post(CHAT + "/", json=chat("x"))
+    assert [each.status_code for each in (missing, method, embeddings, slash)] == [404, 405, 404, 404]
+    assert method.headers["allow"]
+    assert "not supported" in embeddings.json()["error"]["message"]
+    assert all("message" in each.json()["error"] for each in (missing, method, slash))
+    assert MARKER not in missing.text + running.log.getvalue()
+
+
+async def test_models_names_the_one_that_is_served():
+    """The list and the single model agree; another name is a 404."""
+    running = Running(say("x"))
+    async with running.client() as client:
+        listed = (await client.get("/v1/models")).json()
+        single = (await client.get("/v1/models/toy")).json()
+        other = await client.get("/v1/models/other/name")
+    assert listed["data"] == [single]
+    assert single["max_model_len"] == 256
+    assert other.status_code == 404
+
+
+async def test_the_request_id_is_ours():
+    """A client's id is neither used nor repeated."""
+    running = Running(say("x"))
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x"), headers={"x-request-id": MARKER})
+    ours = response.headers["x-request-id"]
+    assert ours != MARKER
+    assert running.generations.requests[0].id == ours == running.lines()[-1]["request_id"]
+
+
+async def test_one_canonical_line_for_each_request():
+    """The line has counts and times; machines that watch get none."""
+    running = Running(say("Paris"))
+    async with running.client() as client:
+        await client.post(CHAT, json=chat(MARKER))
+        await client.get("/health")
+        await client.get("/metrics")
+    (line,) = running.lines()
+    assert line["event"] == "request"
+    assert (line["route"], line["status"], line["reason"], line["tenant"]) == (CHAT, 200, "ok", "local")
+    assert (line["prompt_tokens"], line["answer_tokens"]) == (len("<user>" + MARKER), 5)
+    assert 0 <= line["ttft_ms"] <= line["duration_ms"]
+
+
+async def test_bodies_above_the_limit_are_refused_without_being_kept():
+    """413, whether the length is declared or found out."""
+
+    async def chunks():
+        for _ in range(8):
+            yield b"x" * 1000
+
+    running = Running(say("x"), max_body_bytes=4000)
+    async with running.client() as client:
+        declared = await client.post(CHAT, content=b"x" * 4001)
+        found_out = await client.post(CHAT, content=chunks())
+    for response in (declared, found_out):
+        assert response.status_code == 413
+        assert "--max-body-bytes" in response.json()["error"]["message"]
+
+
+class Gauges:
+    """A fixed reading of the workers' numbers."""
+
+    def pool_pages(self):
+        return {("decode", "free"): 7, ("decode", "quarantined"): 2}
+
+    def handoffs(self):
+        return {"adopted": 3}
+
+    def guard_decisions(self):
+        return {("fits", "gateway", "broken"): 27}
+
+
+async def test_metrics_show_gateway_and_workers():
+    """Requests, times, tokens, pool pages, hand-offs and guard decisions are there; no tenant and no text is."""
+    running = Running(say("Paris"), gauges=Gauges())
+    async with running.client() as client:
+        await client.post(CHAT, json=chat(MARKER))
+        await client.get(f"/{MARKER}")
+        text = (await client.get("/metrics")).text
+    for line in (
+        'kvfence_requests_total{reason="ok",route="/v1/chat/completions",status="200"} 1.0',
+        'kvfence_requests_total{reason="not_found",route="other",status="404"} 1.0',
+        'kvfence_tokens_total{direction="answer"} 5.0',
+        "kvfence_ttft_seconds_count 1.0",
+        "kvfence_inter_token_seconds_count 4.0",
+        'kvfence_pool_pages{role="decode",state="quarantined"} 2.0',
+        'kvfence_handoffs_total{outcome="adopted"} 3.0',
+        'kvfence_guard_decisions_total{answer="broken",guard="fits",place="gateway"} 27.0',
+        'kvfence_worker_ready{role="prefill"} 1.0',
+    ):
+        assert line in text
+    assert MARKER not in text
+    assert "local" not in text
+
+
+async def test_readiness_without_a_probe_is_the_workers_state():
+    """With the probe off, ready means that every worker says so."""
+    running = Running(say("x"))
+    async with running.client() as client:
+        assert (await client.get("/ready")).status_code == 200
+        running.generations.worker_state = "starting"
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).json()["workers"][0]["state"] == "starting"
+
+
+async def test_a_client_that_goes_cancels_its_generation():
+    """A disconnect before the first token closes the generation, and the line says so."""
+    running = Running(lambda _: [asyncio.Event()])
+    body = json.dumps(chat("x", stream=True)).encode()
+    inbox: asyncio.Queue[dict] = asyncio.Queue()
+    inbox.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    scope = {"type": "http", "method": "POST", "path": CHAT, "query_string": b"", "headers": [(b"host", b"localhost")]}
+
+    async def send(_):
+        raise AssertionError("nothing is sent")
+
+    answering = asyncio.create_task(running.app(scope, inbox.get, send))
+    await running.generations.until_open(1)
+    inbox.put_nowait({"type": "http.disconnect"})
+    await asyncio.wait_for(answering, 5)
+    assert (running.generations.num_open, running.generations.num_cancelled) == (0, 1)
+    assert (running.lines()[-1]["reason"], running.lines()[-1]["status"]) == ("client_gone", 499)

@@ -1,0 +1,56 @@
+import asyncio
+import socket
+
+import httpx
+import pytest
+
+from kvfence.core.errors import SettingsError
+from kvfence.gateway.server import Address, address_of, bind, serving
+from tests.unit.gateway.fakes import Running, chat, say
+
+
+def test_a_taken_port_names_the_flag():
+    """A port that another listens on is a settings error with the port and the flag, before anything starts."""
+    with bind("127.0.0.1", 0) as first:
+        port = address_of(first).port
+        with pytest.raises(SettingsError, match=f"--port {port} is taken"):
+            bind("127.0.0.1", port)
+
+
+def test_a_host_of_another_machine_names_the_flag():
+    """A host that is not ours, or that is no host, is a settings error."""
+    for host in ("192.0.2.1", "no such host"):
+        with pytest.raises(SettingsError, match="--host"):
+            bind(host, 0)
+
+
+def test_an_address_is_a_url():
+    """IPv6 addresses stand in brackets."""
+    assert Address("127.0.0.1", 80).url == "http://127.0.0.1:80"
+    assert Address("::1", 80).url == "http://[::1]:80"
+
+
+async def test_serving_answers_and_closes():
+    """The server answers while the block runs, without naming itself, and the port is free afterwards."""
+    running = Running(say("x"))
+    listener = bind("127.0.0.1", 0)
+    async with serving(running.app, listener) as address:
+        async with httpx.AsyncClient(base_url=address.url) as client:
+            response = await client.post("/v1/chat/completions", json=chat("x"))
+        assert response.status_code == 200
+        assert "server" not in response.headers
+    with bind("127.0.0.1", address.port):
+        pass
+
+
+async def test_stopping_ends_open_streams():
+    """A stream that is open when the server stops is cut within the bound and its generation is closed."""
+    running = Running(lambda _: [asyncio.Event()])
+    async with serving(running.app, bind("127.0.0.1", 0)) as address:
+        with socket.create_connection((address.host, address.port)) as client:
+            body = b'{"model":"toy","prompt":"x"}'
+            client.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            await running.generations.until_open(1)
+    assert running.generations.num_open == 0
