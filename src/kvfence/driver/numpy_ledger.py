@@ -24,12 +24,15 @@ class NumpyLedger:
         self.num_pages = num_pages
         self._states: npt.NDArray[np.uint8] = np.full(num_pages, _CODES[start], dtype=np.uint8)
         self._serials: npt.NDArray[np.int64] = np.zeros(num_pages, dtype=np.int64)
+        self._place: npt.NDArray[np.intp] = np.zeros(num_pages, dtype=np.intp)  # scratch: where a move named a page
         self._last_serial = 0
 
     def apply(self, move: Move) -> None:
         """Move all the pages, or none; see ``Ledger.apply``."""
-        check_pages(move, self.num_pages, self._last_serial)
         pages = np.array(move.pages, dtype=np.intp)
+        grows = move.move is not PageMove.GRANT or move.serial > self._last_serial
+        if not grows or not self._can_be_named(pages):
+            check_pages(move, self.num_pages, self._last_serial)  # raises, in the words of every ledger
         self._require_legal(move, pages)
         self._states[pages] = _CODES[PAGE_MOVES[move.move][1]]
         self._serials[pages] = move.serial
@@ -66,6 +69,14 @@ class NumpyLedger:
             np.add.at(times, pages, 1)
         wrong = (states != self._states) | (serials != self._serials) | (times > 1)
         return sorted(outside | set(np.flatnonzero(wrong).tolist()))
+
+    def _can_be_named(self, pages: npt.NDArray[np.intp]) -> bool:
+        """Whether there are pages, all of this pool, and none twice: of a page named twice the last place stays."""
+        if not pages.size or pages.min() < 0 or pages.max() >= self.num_pages:
+            return False
+        places = np.arange(pages.size)
+        self._place[pages] = places
+        return bool((self._place[pages] == places).all())
 
     def _require_legal(self, move: Move, pages: npt.NDArray[np.intp]) -> None:
         """Raise for the first page, in the move's order, that may not make it."""
