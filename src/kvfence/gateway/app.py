@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from structlog.typing import FilteringBoundLogger
 
+from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.gateway import canonical, metrics
 from kvfence.gateway.canonical import Canonical
@@ -27,7 +28,7 @@ from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
 from kvfence.gateway.openai import ChatShape, CompletionShape, ModelCard, ModelList, Naming, Shape
 from kvfence.gateway.probe import Probe, ProbeState
 from kvfence.gateway.registry import KeyRegistry
-from kvfence.gateway.responses import INVALID, Failure, error_body, error_headers
+from kvfence.gateway.responses import INVALID, Failure, error_body, error_headers, failure_of
 from kvfence.gateway.sessions import Session, TokenClock
 from kvfence.gateway.streams import Delivery, GenerationResponse
 from kvfence.gateway.translate import (
@@ -38,6 +39,7 @@ from kvfence.gateway.translate import (
     translate_chat,
     translate_completion,
 )
+from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import Generations
 
 Translate = Callable[[bytes, Served, Caller], Translation | Failure]
@@ -84,7 +86,7 @@ def build_app(deps: GatewayDeps) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Canonical, metrics=gateway.counts, log=deps.log)],
-        exception_handlers={HTTPException: _answer_http_error},
+        exception_handlers={HTTPException: _answer_http_error, RemoteProtocolError: _answer_too_early},
         lifespan=gateway.lifespan,
     )
     app.router.redirect_slashes = False
@@ -240,3 +242,8 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     for name, value in ((error.headers or {}) if isinstance(error, HTTPException) else {}).items():
         response.headers[name] = value
     return response
+
+
+async def _answer_too_early(request: Request, _: Exception) -> Response:
+    """The workers are still starting, so that nothing is known of their capacity."""
+    return refuse(failure_of(EndReason.NO_WORKER), record_of(request))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
+from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.core.request import Request, SamplingParams
 from kvfence.gateway.logs import describe_crash
@@ -68,6 +69,8 @@ class Probe:
                 reason = await self._generate()
         except TimeoutError:
             reason = EndReason.DEADLINE
+        except RemoteProtocolError:  # the workers are still starting
+            reason = EndReason.NO_WORKER
         except Exception as error:  # noqa: BLE001 - whatever broke, the server is not ready and goes on
             self._log.error("crash", request_id="probe", **describe_crash(error))
             reason = None

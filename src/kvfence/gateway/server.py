@@ -89,9 +89,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[Address]:
+async def serving(
+    app: ASGIApp, listener: socket.socket, stop_timeout_s: int = STOP_TIMEOUT_S
+) -> AsyncIterator[Address]:
     """Serve while the block runs; leaving it ends open requests, within a bound, and closes the socket."""
-    server = _Server(_configure(app))
+    server = _Server(_configure(app, stop_timeout_s))
     address = address_of(listener)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -112,7 +114,7 @@ async def _first(answers: asyncio.Future[bool], running: asyncio.Future[None]) -
         running.result()
 
 
-def _configure(app: ASGIApp) -> uvicorn.Config:
+def _configure(app: ASGIApp, stop_timeout_s: int) -> uvicorn.Config:
     """No access log (the canonical line is ours), no name of the server, no proxy headers, no websockets."""
     return uvicorn.Config(
         app,
@@ -125,6 +127,6 @@ def _configure(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        timeout_graceful_shutdown=stop_timeout_s,
         timeout_keep_alive=30,
     )

@@ -133,11 +133,15 @@ class Running:
         self.tokenizer = ByteTokenizer()
         self.log = io.StringIO()
         self.deps = GatewayDeps(
-            generations=self.generations,
-            tokenizer=self.tokenizer,
             log=open_log("json", self.log),
             keys=keys or KeyRegistry(),
-            **{"model": "toy", "probe_every_s": 0, **deps},
+            **{
+                "generations": self.generations,
+                "tokenizer": self.tokenizer,
+                "model": "toy",
+                "probe_every_s": 0,
+                **deps,
+            },
         )
         self.app: Starlette = build_app(self.deps)
 

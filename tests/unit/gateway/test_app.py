@@ -3,10 +3,11 @@ import json
 
 import pytest
 
+from kvfence.core.errors import RemoteProtocolError
 from kvfence.gateway.registry import load_keys
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut
-from tests.unit.gateway.fakes import Running, chat, end, say
+from tests.unit.gateway.fakes import FakeGenerations, Running, chat, end, say
 
 CHAT = "/v1/chat/completions"
 MARKER = "ZEBRA-MARKER"
@@ -252,6 +253,34 @@ async def test_readiness_without_a_probe_is_the_workers_state():
         running.generations.worker_state = "starting"
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).json()["workers"][0]["state"] == "starting"
+
+
+class Starting(FakeGenerations):
+    """Workers that are still starting: nothing is known of their capacity."""
+
+    def __init__(self) -> None:
+        super().__init__(say("x"))
+        self.worker_state = "starting"
+
+    @property
+    def capacity(self):
+        raise RemoteProtocolError("the workers are still starting")
+
+    @capacity.setter
+    def capacity(self, _):
+        pass
+
+
+async def test_before_the_workers_are_up_requests_get_503():
+    """A server that listens before its workers are ready says when to ask again, and is alive."""
+    running = Running(say("x"), generations=Starting())
+    async with running.client() as client:
+        for response in (await client.post(CHAT, json=chat("x")), await client.get("/v1/models")):
+            assert (response.status_code, response.json()["error"]["code"]) == (503, "no_worker")
+            assert response.headers["retry-after"] == "5"
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/ready")).status_code == 503
+    assert "crash" not in running.log.getvalue()
 
 
 async def test_a_client_that_goes_cancels_its_generation():

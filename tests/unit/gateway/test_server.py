@@ -1,11 +1,14 @@
 import asyncio
-import socket
+import contextlib
+import json
+import time
 
 import httpx
 import pytest
 
 from kvfence.core.errors import SettingsError
 from kvfence.gateway.server import Address, address_of, bind, serving
+from kvfence.runtime.generation import TokensOut
 from tests.unit.gateway.fakes import Running, chat, say
 
 
@@ -43,14 +46,20 @@ async def test_serving_answers_and_closes():
         pass
 
 
-async def test_stopping_ends_open_streams():
-    """A stream that is open when the server stops is cut within the bound and its generation is closed."""
-    running = Running(lambda _: [asyncio.Event()])
-    async with serving(running.app, bind("127.0.0.1", 0)) as address:
-        with socket.create_connection((address.host, address.port)) as client:
-            body = b'{"model":"toy","prompt":"x"}'
-            client.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-            )
-            await running.generations.until_open(1)
-    assert running.generations.num_open == 0
+async def test_stopping_ends_open_streams(capfd):
+    """A stream that is open when the server stops is cut within the bound, and its generation is closed."""
+    running = Running(lambda _: [TokensOut((65,)), asyncio.Event()])
+    async with contextlib.AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serving(running.app, bind("127.0.0.1", 0), stop_timeout_s=1))
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        body = json.dumps(chat("x", stream=True)).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await running.generations.until_open(1)
+        began = time.perf_counter()
+        await stack.aclose()
+        assert time.perf_counter() - began < 3
+        writer.close()
+    assert (running.generations.num_open, running.generations.num_cancelled) == (0, 1)
+    assert running.lines()[-1]["reason"] == "shutdown"
+    assert "Traceback" not in capfd.readouterr().err
