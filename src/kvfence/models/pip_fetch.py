@@ -59,11 +59,13 @@ def _watch(pip: subprocess.Popen[bytes], folder: Path, wheel_bytes: int, progres
 
 
 def _num_bytes(folder: Path) -> int:
-    sizes = [0]
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            sizes.append(path.stat().st_size)
-    return max(sizes)
+    """Give the size of the largest file; pip may remove any while we look."""
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
+    return largest
 
 
 def _explain(requirement: str, status: int | None, output: str) -> str:
