@@ -51,8 +51,8 @@ class Canonical:
         self._metrics.request_began()
         try:
             await self._contain(scope, receive, send, record)
-        except asyncio.CancelledError:
-            record.reason = "shutdown"
+        except BaseException as error:
+            record.reason = "shutdown" if isinstance(error, asyncio.CancelledError) else INTERNAL.name
             raise
         finally:
             self._account(record)

@@ -35,8 +35,9 @@ FOREIGN_HOST = Failure(
 class Intake:
     """Reads bodies of one server."""
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(self, max_body_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
         self._max_bytes = max_body_bytes
+        self._timeout_s = timeout_s
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     @asynccontextmanager
@@ -49,7 +50,7 @@ class Intake:
             return
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(BODY_TIMEOUT_S):
+                async with asyncio.timeout(self._timeout_s):
                     if declared is None or declared > LARGE_BYTES:
                         await stack.enter_async_context(self._large)
                     received = await self._collect(request)

@@ -12,13 +12,14 @@ from contextlib import aclosing
 
 from msgspec import Struct
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
 from kvfence.gateway.logs import RequestRecord, describe_crash
 from kvfence.gateway.openai import Shape, Usage
-from kvfence.gateway.responses import INTERNAL, Failure, error_body, error_headers
+from kvfence.gateway.responses import INTERNAL, Failure, error_body, error_headers, failure_of
 from kvfence.gateway.sessions import Finish, Piece, Session
+from kvfence.protocol.messages import EndReason
 
 SEND_TIMEOUT_S = 60.0
 """A client that takes nothing for so long is given up."""
@@ -38,6 +39,7 @@ class Delivery(Struct, frozen=True):
     stream: bool
     with_usage: bool
     page_size: int
+    send_timeout_s: float = SEND_TIMEOUT_S
 
 
 class GenerationResponse(Response):
@@ -52,12 +54,15 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
         """Answer, unless the client goes first."""
+        send = _bound(send, self._delivery.send_timeout_s)
         try:
             async with aclosing(self._session.read(self._delivery.page_size)) as items:
                 if not await _while_connected(self._answer(items, send), receive):
                     self._record.reason = CLIENT_GONE
         except TimeoutError:
             self._record.reason = CLIENT_STALLED
+        except asyncio.CancelledError:  # only a server that stops cancels requests: say so, and go
+            await self._say_stopping(send)
         finally:
             self._record.num_answer = self._session.clock.num_tokens
             self._record.ttft_s = self._session.clock.ttft_s
@@ -106,6 +111,15 @@ class GenerationResponse(Response):
         if self._delivery.with_usage:
             await _send_event(shape.counts(self._usage()), send)
         await _send_event(b"[DONE]", send)
+
+    async def _say_stopping(self, send: Send) -> None:
+        stopping = failure_of(EndReason.SHUTDOWN)
+        self._record.reason = stopping.name
+        if self._record.status == 0:
+            await send_failure(stopping, send)
+        elif self._delivery.stream:
+            await _send_event(error_body(stopping), send)
+            await _send_body(b"", send, more=False)
 
     async def _collect(self, first: Piece | Finish, items: Items, send: Send) -> None:
         """Keep the text until its end is known: half an answer is never given as a whole one."""
@@ -167,5 +181,12 @@ async def _send_event(data: bytes, send: Send) -> None:
 
 
 async def _send_body(body: bytes, send: Send, more: bool) -> None:
-    async with asyncio.timeout(SEND_TIMEOUT_S):
-        await send({"type": "http.response.body", "body": body, "more_body": more})
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _bound(send: Send, timeout_s: float) -> Send:
+    async def send_in_time(message: Message) -> None:
+        async with asyncio.timeout(timeout_s):
+            await send(message)
+
+    return send_in_time

@@ -58,7 +58,7 @@ async def post(running: Running, path: str, body: bytes) -> tuple[int, str]:
 def test_any_body_is_answered_and_repeated_nowhere(path):
     """No body is a 500, and the marker in it is in no answer, header, metric or log."""
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(body=bodies)
     def check(body: bytes) -> None:
         running, stderr = Running(say("fine")), StringIO()
