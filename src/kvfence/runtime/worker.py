@@ -171,7 +171,7 @@ class Worker(ABC, Generic[N]):
         asked = sorted(self.loop.decisions.items())
         decisions = tuple((guard, place, answer, count) for (guard, place, answer), count in asked)
         answered = {a for a, h in self.loop.node.handoffs.items() if getattr(h, "abort_answered", False)}
-        waits = (entry for entry in pool.quarantined.values() if entry.attempt is None or entry.attempt in answered)
+        waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
         fenced = sum(len(entry.lot.pages) for entry in waits)
         counters = {**self.counters, "frames_dropped": self.control.dropped}
         return Beat(states, self.outcomes, decisions, fenced, self._num_open(), counters)
