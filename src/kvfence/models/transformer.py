@@ -127,13 +127,17 @@ def load_executor(path: Path, spec: ExecutorSpec) -> TransformerExecutor:
     register_attention()
     transformers.logging.disable_progress_bar()
     try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
         model.set_attn_implementation(ATTENTION_NAME)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"{path}: the model does not load ({type(error).__name__}: {error}). The files may be incomplete or "
             "corrupt; fetch the checkpoint again."
         ) from error
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(f"{path}: {len(missing)} weights are missing, {missing[0]} among them. Fetch it again.")
     model = model.eval().to(device)
     if dtype is torch.bfloat16 and device.type == "cpu" and not has_fast_bfloat16():
         widen_linears(model)

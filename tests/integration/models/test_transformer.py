@@ -1,14 +1,19 @@
 """The executor on a tiny random model: equal to ``generate``, however its passes and pages are cut."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
+from kvfence.core.errors import ModelError
 from kvfence.core.invariant import InvariantBroken
 from kvfence.core.request import SamplingParams
+from kvfence.models.bundled import embedded_model
 from kvfence.models.executor import PassRow
+from kvfence.models.tokenizer import load_tokenizer
 from kvfence.models.toy import write_toy_checkpoint
 from kvfence.models.transformer import ExecutorSpec, TransformerExecutor, load_executor
 from tests.paged_runner import GREEDY, Sequences, random_prompts, reference, strided_views
@@ -123,3 +128,57 @@ def test_a_row_that_its_pages_do_not_cover_is_our_bug(executor: TransformerExecu
     Sequences(executor, 4)
     with pytest.raises(InvariantBroken):
         executor.run([row])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "missing", "wrong shape"])
+def test_a_corrupt_model_file_is_a_clear_error(damage: str, tmp_path: Path) -> None:
+    """Weights that are cut off, overwritten, absent or of another shape are refused with the folder's name."""
+    path = write_toy_checkpoint(tmp_path / "toy")
+    weights = path / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif damage == "garbage":
+        weights.write_bytes(b"\xff" * 4096)
+    elif damage == "missing":
+        weights.unlink()
+    else:
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**config, "intermediate_size": 80}))
+    with pytest.raises(ModelError, match=r"toy: the model does not load"):
+        load_executor(path, ExecutorSpec())
+
+
+def test_missing_tensors_are_refused(tmp_path: Path) -> None:
+    """A checkpoint without some of its weights is refused: they would be random."""
+    path = write_toy_checkpoint(tmp_path / "toy")
+    weights = load_file(path / "model.safetensors")
+    del weights["model.layers.1.self_attn.k_proj.weight"]
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="k_proj"):
+        load_executor(path, ExecutorSpec())
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"), [(ExecutorSpec(device="cuda"), "CUDA"), (ExecutorSpec(dtype="int4"), "int4")]
+)
+def test_settings_that_cannot_be_met_are_named(
+    checkpoint: Path, spec: ExecutorSpec, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that is not here, or a dtype that is none of ours, is refused."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=message):
+        load_executor(checkpoint, spec)
+
+
+@pytest.mark.embedded
+def test_the_embedded_model_equals_generate() -> None:
+    """The embedded model, in float32, gives generate's tokens for ragged prompts, chunked and in mixed passes."""
+    path = embedded_model(lambda *_: None)
+    tokenizer = load_tokenizer(path)
+    executor = load_executor(path, ExecutorSpec(dtype="float32", device="cpu", threads=1))
+    questions = ["What is the capital of France?", "Count to five.", "Hi", "Name three fruits that are red, please."]
+    prompts = [tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": text}]), 999) for text in questions]
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    got = Sequences(executor, 40).generate(prompts, 8, chunk=20, concurrency=3)
+    assert got == reference(model, prompts, 8)
+    assert "Paris" in tokenizer.decode(got[0])
