@@ -75,7 +75,8 @@ class Canonical:
     def _account(self, record: RequestRecord) -> None:
         record.status = record.status or 499
         self._metrics.request_ended(record.route, record.status, record.reason)
-        self._metrics.tokens(record.num_prompt, record.num_answer)
+        if record.num_answer:
+            self._metrics.tokens(record.num_prompt, record.num_answer)
         if record.route not in WATCHED:
             self._log.info("request", **record.fields(self._clock()))
 

@@ -31,7 +31,7 @@ class GaugeSource(Protocol):
         ...
 
     def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
-        """(guard, place, answer) -> times asked since the start; the answer is ``holds`` or ``broken``."""
+        """(guard, place, answer) -> times asked since the start; the answer as the recorder words it."""
         ...
 
 
@@ -49,7 +49,7 @@ class GatewayMetrics:
         self._open = Gauge("kvfence_requests_open", "Requests being answered", registry=self.registry)
         self._tokens = Counter(
             "kvfence_tokens",
-            "Tokens of prompts that were let in, and of answers",
+            "Tokens of answers, and of the prompts that got one",
             ("direction",),
             registry=self.registry,
         )

@@ -219,7 +219,7 @@ class Gauges:
         return {"adopted": 3}
 
     def guard_decisions(self):
-        return {("fits", "gateway", "broken"): 27}
+        return {("fits", "gateway", "refuse"): 27}
 
 
 async def test_metrics_show_gateway_and_workers():
@@ -227,17 +227,20 @@ async def test_metrics_show_gateway_and_workers():
     running = Running(say("Paris"), gauges=Gauges())
     async with running.client() as client:
         await client.post(CHAT, json=chat(MARKER))
+        await client.post(CHAT, json=chat("x", max_tokens=10_000))
         await client.get(f"/{MARKER}")
         text = (await client.get("/metrics")).text
     for line in (
         'kvfence_requests_total{reason="ok",route="/v1/chat/completions",status="200"} 1.0',
         'kvfence_requests_total{reason="not_found",route="other",status="404"} 1.0',
+        'kvfence_requests_total{reason="does_not_fit",route="/v1/chat/completions",status="400"} 1.0',
         'kvfence_tokens_total{direction="answer"} 5.0',
+        'kvfence_tokens_total{direction="prompt"} 18.0',
         "kvfence_ttft_seconds_count 1.0",
         "kvfence_inter_token_seconds_count 4.0",
         'kvfence_pool_pages{role="decode",state="quarantined"} 2.0',
         'kvfence_handoffs_total{outcome="adopted"} 3.0',
-        'kvfence_guard_decisions_total{answer="broken",guard="fits",place="gateway"} 27.0',
+        'kvfence_guard_decisions_total{answer="refuse",guard="fits",place="gateway"} 27.0',
         'kvfence_worker_ready{role="prefill"} 1.0',
     ):
         assert line in text
