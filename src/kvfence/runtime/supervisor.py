@@ -86,6 +86,7 @@ class Supervisor:
         recorder = Recorder(_gateway_trace(plan), time.monotonic_ns)
         self.dispatcher = Dispatcher(self.control_dir, plan.rules, plan.settings.limits, recorder)
         self.live: dict[Role, Process] = {}
+        self.pool_pages = dict(plan.pool_pages)
         self.restarts: dict[Role, int] = {"prefill": 0, "decode": 0}
         self.failures: dict[Role, int] = {"prefill": 0, "decode": 0}
         self.capacity: Capacity | None = None
@@ -175,7 +176,7 @@ class Supervisor:
             self.plan.model_path,
             self.plan.settings,
             self.plan.rules,
-            self.plan.pool_pages[role],
+            self.pool_pages[role],
         )
         process.lifeline.send(begin)
         timeout_s = self.plan.settings.workers.ready_timeout_s
@@ -199,6 +200,7 @@ class Supervisor:
         if not isinstance(report, Loaded):
             raise WorkerError(process.role, "spoke out of turn at start")
         process.loaded, process.pool_fd, process.state = report, fd, "loaded"
+        self.pool_pages[process.role] = report.num_pages  # a successor's pool is as large, so the capacity stays
 
     def _enlist(self, process: Process) -> None:
         """Let a loaded worker serve: tell it its capacity and peers, and its peers of it."""
