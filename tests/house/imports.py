@@ -16,6 +16,7 @@ FLOORS = (
     {"runtime", "sim"},
     {"gateway"},
     {"cli"},
+    {"__main__"},
 )
 PURE = {"core", "protocol"}
 PURE_MAY_IMPORT = {"kvfence", "msgspec", *sys.stdlib_module_names}

@@ -57,7 +57,8 @@ class WorkerNumbers:
 
     def handoffs(self) -> Mapping[str, int]:
         """Outcome -> hand-offs since decode started."""
-        return self._supervisor.beats()["decode"].outcomes
+        decode = self._supervisor.beats().get("decode")
+        return {} if decode is None else decode.outcomes
 
     def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
         """(guard, place, answer) -> times asked since each process started."""
