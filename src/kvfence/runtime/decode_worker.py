@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.core.errors import KvfenceError, StampMismatch
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId
@@ -23,7 +24,7 @@ from kvfence.protocol.commands import FIRST_TOKEN, Adopt, Command, Emit, Grew, R
 from kvfence.protocol.decode_state import DecodeNode, start_decode
 from kvfence.protocol.events import Event, PassBegan, PassEnded, PeerGone, Received, Verified
 from kvfence.protocol.lots import new_pool
-from kvfence.protocol.messages import EndReason, Envelope, Sent
+from kvfence.protocol.messages import EndReason, Envelope, Failed, Sent
 from kvfence.protocol.node import Lives
 from kvfence.protocol.transitions import DecodePhase
 from kvfence.runtime.lifeline import Begin, Lifeline, Order
@@ -66,7 +67,6 @@ class DecodeWorker(Worker[DecodeNode]):
         self.table = BatchTable(self.pool)
         self.model_thread = ThreadPoolExecutor(1, "model")
         self.verify_thread = ThreadPoolExecutor(1, "verify")
-        self.verifies: set[asyncio.Task[None]] = set()
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
         self.computed: dict[AttemptId, int] = {}
@@ -90,12 +90,15 @@ class DecodeWorker(Worker[DecodeNode]):
             self.loop.feed(PeerGone(FORMER_LIFE, reaped=True))
 
     def receive(self, frame: Frame, envelope: Envelope) -> Event:
-        """Keep the first token until adoption."""
+        """Keep the first token until adoption; Sent without one promises a sequence that cannot run."""
         message = envelope.message
-        if isinstance(message, Sent) and isinstance(frame.payload, FirstToken):
-            handoff = self.loop.node.handoffs.get(message.attempt)
-            if handoff is not None and handoff.phase is DecodePhase.GRANTED and handoff.prefill == envelope.sender:
-                self.firsts[message.attempt] = frame.payload
+        if not isinstance(message, Sent):
+            return Received(envelope)
+        if not isinstance(frame.payload, FirstToken):
+            return Received(replace(envelope, message=Failed(message.attempt, EndReason.MODEL_ERROR)))
+        handoff = self.loop.node.handoffs.get(message.attempt)
+        if handoff is not None and handoff.phase is DecodePhase.GRANTED and handoff.prefill == envelope.sender:
+            self.firsts[message.attempt] = frame.payload
         return Received(envelope)
 
     def carry_out(self, command: Command) -> Iterable[Event] | None:
@@ -104,9 +107,7 @@ class DecodeWorker(Worker[DecodeNode]):
             case Send():
                 self.post(Frame(self.incarnation, self.envelope(command)), command.to)
             case Verify():
-                task = asyncio.create_task(self._verify(command))
-                self.verifies.add(task)
-                task.add_done_callback(self.verifies.discard)
+                self.tasks.create_task(self._verify(command))
             case Adopt():
                 self._adopt(command)
                 self.wake.set()

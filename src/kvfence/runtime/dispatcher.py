@@ -6,13 +6,14 @@ workers (``supervisor.py``), which tells this who lives.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 
 from msgspec import Struct
 
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId, new_incarnation
+from kvfence.core.invariant import InvariantBroken
 from kvfence.core.limits import Limits
 from kvfence.core.request import Request
 from kvfence.driver.loop import NodeLoop
@@ -56,7 +57,8 @@ class Dispatcher:
     """Dispatches generations to the current workers.
 
     Owner:
-        One event loop.
+        One event loop. ``failure`` is what broke it, a bug here; then every generation has been ended, none is
+        admitted, and ``failed`` is set.
     """
 
     def __init__(self, control_dir: Path, rules: Rules, limits: Limits, recorder: Recorder) -> None:
@@ -74,6 +76,9 @@ class Dispatcher:
         self._loop: NodeLoop[GatewayNode] | None = None
         self._resender = Resender(self._feed)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failed = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._closed = False
 
     # ---- what the supervisor tells
 
@@ -83,7 +88,24 @@ class Dispatcher:
         self._loop = NodeLoop(self._rules, node, None, self._execute, self.recorder.step)
         self.recorder.begin(self._rules, "gateway", node)
         for part in (self._listen(), self._tick()):
-            self._tasks.add(asyncio.get_running_loop().create_task(part))
+            self._tasks.add(asyncio.get_running_loop().create_task(self.watched(part)))
+
+    async def watched(self, part: Coroutine[None, None, None]) -> None:
+        """Run a part of this or of the supervisor; what breaks it breaks all of it, loudly."""
+        try:
+            await part
+        except (Exception, InvariantBroken) as error:  # noqa: BLE001 - nobody else awaits this task
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._end_all()
+        self.failed.set()
+
+    def _end_all(self) -> None:
+        generations, self._generations = self._generations, {}
+        for generation in generations.values():
+            generation.queue.put_nowait(EndOut(EndReason.SHUTDOWN))
 
     def meet(self, peer: Incarnation, role: str) -> None:
         """A worker is ready for attempts."""
@@ -106,9 +128,9 @@ class Dispatcher:
         self._states = states
 
     async def close(self) -> None:
-        """End every generation and stop listening."""
-        for generation in self._generations.values():
-            generation.queue.put_nowait(EndOut(EndReason.SHUTDOWN))
+        """End every generation, admit no other, and stop listening."""
+        self._closed = True
+        self._end_all()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -153,6 +175,8 @@ class Dispatcher:
 
     def _admit(self, request: Request) -> EndOut | None:
         """Refuse for load. What does not fit goes on to the node, whose guard refuses it for good."""
+        if self._closed or self.failure is not None:
+            return EndOut(EndReason.SHUTDOWN)
         if not all(fit.holds for fit in fits(self.capacity, len(request.token_ids), request.max_tokens)):
             return None
         handoffs = self._node_loop.node.handoffs.values()
@@ -189,6 +213,14 @@ class Dispatcher:
     def _feed(self, event: Event) -> None:
         self._node_loop.feed(event)
 
+    def _feed_timer(self, event: Event) -> None:
+        if self._closed:
+            return
+        try:
+            self._feed(event)
+        except (Exception, InvariantBroken) as error:  # noqa: BLE001 - an error in a timer would only be printed
+            self._fail(error)
+
     def _execute(self, command: Command) -> Iterable[Event] | None:
         match command:
             case Send(to=to, message=message):
@@ -196,7 +228,7 @@ class Dispatcher:
                 envelope = Envelope(self.incarnation, to, message)
                 self.control.send(to, self.codec.encode(Frame(self.incarnation, envelope, payload)))
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
-                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed, DeadlinePassed(attempt))
+                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed_timer, DeadlinePassed(attempt))
             case Deliver(request=request, attempt=attempt):
                 self._deliver(request, self._arrived.pop(attempt, []))
             case Resubmitted(request=request, old=old):

@@ -14,7 +14,9 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from kvfence.core.errors import KvfenceError
 from kvfence.core.ids import Incarnation
+from kvfence.core.invariant import InvariantBroken
 from kvfence.core.settings import Role, Settings
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
@@ -95,6 +97,12 @@ class Broken(Struct, frozen=True, tag=True):
     """Worker to supervisor, last: why it exits, without any request's content."""
 
     message: str
+
+
+def describe(error: BaseException) -> str:
+    """Say what went wrong; of errors that are not ours the type alone, for their text may hold content."""
+    ours = isinstance(error, (KvfenceError, InvariantBroken, OSError))
+    return f"{type(error).__name__}: {error}" if ours else type(error).__name__
 
 
 Order = Begin | Start | MeetPeer | PeerDied

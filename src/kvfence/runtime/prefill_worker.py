@@ -67,7 +67,6 @@ class PrefillWorker(Worker[PrefillNode]):
         self.transports: dict[Incarnation, tuple[SharedMemoryTransport, MemoryFile]] = {}
         self.model_thread = ThreadPoolExecutor(1, "model")
         self.writer_thread = ThreadPoolExecutor(1, "writer")
-        self.posts: set[asyncio.Task[None]] = set()
         self.last_pass = PassId(0)
 
     def make_node(self, capacity: Capacity) -> PrefillNode:
@@ -92,12 +91,11 @@ class PrefillWorker(Worker[PrefillNode]):
         super().meet(order, fd)
 
     def lose(self, order: PeerDied) -> None:
-        """Let a dead decode worker's pool go."""
+        """Let a dead decode worker's pool go, in the writer's thread: a write in progress ends first."""
         super().lose(order)
-        transport = self.transports.pop(order.peer, None)
-        if transport is not None:
-            transport[0].close()
-            transport[1].close()
+        mapped = self.transports.pop(order.peer, None)
+        if mapped is not None:
+            self.writer_thread.submit(_unmap, *mapped)
 
     def receive(self, frame: Frame, envelope: Envelope) -> Event:
         """Keep the prompt of a new dispatch; one that cannot be run is refused at intake."""
@@ -132,9 +130,7 @@ class PrefillWorker(Worker[PrefillNode]):
                 self.table.add(attempt, pages, heads)
                 self.wake.set()
             case Post():
-                task = asyncio.create_task(self._write(command))
-                self.posts.add(task)
-                task.add_done_callback(self.posts.discard)
+                self.tasks.create_task(self._write(command))
             case Stop(attempt=attempt):
                 self._forget(attempt)
         return None
@@ -151,11 +147,11 @@ class PrefillWorker(Worker[PrefillNode]):
         """Write one batch in the writer's thread and report how it ended."""
         batch = PageBatch(post.attempt, post.batch, post.decode, post.source, post.destination)
         success, quiet = True, True
+        mapped = self.transports.get(post.decode)
         try:
-            transport, _ = self.transports[post.decode]
-            await asyncio.get_running_loop().run_in_executor(self.writer_thread, transport.write, batch)
-        except KeyError:
-            success = False
+            if mapped is None:
+                raise TransportError("that decode worker is gone", in_flight="no")
+            await asyncio.get_running_loop().run_in_executor(self.writer_thread, mapped[0].write, batch)
         except TransportError as error:
             success, quiet = False, error.in_flight == "no"
         self.loop.feed(BatchEnded(post.attempt, post.batch, success, quiet))
@@ -252,6 +248,11 @@ class PrefillWorker(Worker[PrefillNode]):
     def unanswered(self) -> Iterable[AttemptId]:
         """Sent and Failed wait for decode's word."""
         return [a for a, handoff in self.loop.node.handoffs.items() if handoff.phase in UNANSWERED]
+
+
+def _unmap(transport: SharedMemoryTransport, memory: MemoryFile) -> None:
+    transport.close()
+    memory.close()
 
 
 def main() -> None:

@@ -9,30 +9,50 @@ import ctypes
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.errors import CapacityError, KvfenceError
 from kvfence.kv.storage import MemoryFile, available_bytes, open_shared, pool_bytes
 from kvfence.models.checkpoint import read_facts
 from kvfence.models.executor import Executor
-from kvfence.models.transformer import ExecutorSpec, load_executor
-from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start
+from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start, describe
 from kvfence.runtime.worker import Worker
 
 Build = Callable[[Begin, "Lifeline[Order]", Executor, MemoryFile], Worker[Any]]
 
 
-def run_worker(build: Build) -> None:
+class Model(Struct):
+    """A loaded model and its family's name."""
+
+    executor: Executor
+    family: str
+
+
+Load = Callable[[Begin], Model]
+
+
+def load_model(begin: Begin) -> Model:
+    """Load the checkpoint that the orders name; torch and transformers are imported here and not before."""
+    from kvfence.models.transformer import ExecutorSpec, load_executor
+
+    settings, path = begin.settings, Path(begin.model_path)
+    spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
+    return Model(load_executor(path, spec), read_facts(path).family)
+
+
+def run_worker(build: Build, load: Load = load_model) -> None:
     """Be a worker process: ``python -m kvfence.runtime.ROLE_worker LIFELINE_FD``."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor ends us in order
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        asyncio.run(_live(build, sock))
+        asyncio.run(_live(build, load, sock))
 
 
 def die_with_parent() -> None:
@@ -42,28 +62,38 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-async def _live(build: Build, sock: socket.socket) -> None:
+async def _live(build: Build, load: Load, sock: socket.socket) -> None:
     lifeline: Lifeline[Order] = Lifeline(sock, Order)  # type: ignore[arg-type]
     try:
         begin, _ = await lifeline.receive()
         if not isinstance(begin, Begin):
             raise EOFError("the first order is Begin")
-        worker = _load(build, begin, lifeline)
+        worker = _load(build, load(begin), begin, lifeline)
         await _serve(worker)
     except (KvfenceError, OSError) as error:
-        lifeline.send(Broken(f"{type(error).__name__}: {error}"))
+        lifeline.send(Broken(describe(error)))
+        raise SystemExit(1) from None
+    except BaseExceptionGroup as group:
+        cause = _first(group)
+        traceback.print_list(traceback.extract_tb(cause.__traceback__))
+        lifeline.send(Broken(describe(cause)))
         raise SystemExit(1) from None
     finally:
         lifeline.close()
 
 
-def _load(build: Build, begin: Begin, lifeline: "Lifeline[Order]") -> Worker[Any]:
-    settings, path = begin.settings, Path(begin.model_path)
-    spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
-    executor = load_executor(path, spec)
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _load(build: Build, model: Model, begin: Begin, lifeline: "Lifeline[Order]") -> Worker[Any]:
+    executor = model.executor
     record_bytes = executor.layout.record_bytes
     if begin.pool_pages == 0:
-        begin = replace(begin, pool_pages=_pages_left(settings.pool.memory_fraction, record_bytes))
+        begin = replace(begin, pool_pages=_pages_left(begin.settings.pool.memory_fraction, record_bytes))
     memory = open_shared(pool_bytes(executor.layout, begin.pool_pages))
     worker = build(begin, lifeline, executor, memory)
     loaded = Loaded(
@@ -73,7 +103,7 @@ def _load(build: Build, begin: Begin, lifeline: "Lifeline[Order]") -> Worker[Any
         num_pages=begin.pool_pages,
         context_tokens=executor.context_tokens,
         weight_bytes=executor.weight_bytes,
-        family=read_facts(path).family,
+        family=model.family,
     )
     lifeline.send(loaded, memory.fd if begin.role == "decode" else None)
     return worker
@@ -96,9 +126,10 @@ async def _serve(worker: Worker[Any]) -> None:
     order, _ = await worker.lifeline.receive()
     if not isinstance(order, Start):
         raise EOFError("the second order is Start")
-    worker.start(order.capacity)
     try:
         async with asyncio.TaskGroup() as tasks:
+            worker.tasks = tasks
+            worker.start(order.capacity)
             for part in (worker.obey(), worker.listen(), worker.beat(), worker.work()):
                 tasks.create_task(part)
     except* EOFError:

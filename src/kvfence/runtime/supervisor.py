@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
-from kvfence.core.errors import CapacityError, WorkerError
+from kvfence.core.errors import CapacityError, KvfenceError, WorkerError
 from kvfence.core.ids import Incarnation, new_incarnation
 from kvfence.core.settings import Role, Settings
 from kvfence.protocol.admission import Capacity
@@ -26,7 +26,20 @@ from kvfence.protocol.guards import Rules
 from kvfence.runtime.capacity import check_layouts, settle_capacity
 from kvfence.runtime.dispatcher import Dispatcher
 from kvfence.runtime.generation import WorkerState
-from kvfence.runtime.lifeline import Beat, Begin, Broken, Lifeline, Loaded, MeetPeer, PeerDied, PoolOffer, Report, Start
+from kvfence.runtime.lifeline import (
+    Beat,
+    Begin,
+    Broken,
+    Lifeline,
+    Loaded,
+    MeetPeer,
+    Order,
+    PeerDied,
+    PoolOffer,
+    Report,
+    Start,
+    describe,
+)
 from kvfence.trace.recorder import Recorder, TraceFile
 from kvfence.wire.control import make_private_directory
 
@@ -76,7 +89,8 @@ class Supervisor:
     """Keeps one worker of each role alive.
 
     Owner:
-        One event loop. ``failed`` is set when a worker cannot be started at all.
+        One event loop. ``failed`` is set when something here broke, a bug; ``failure`` says what, and whoever
+        serves ends.
     """
 
     def __init__(self, plan: Plan, log: FilteringBoundLogger | None = None) -> None:
@@ -90,8 +104,19 @@ class Supervisor:
         self.restarts: dict[Role, int] = {"prefill": 0, "decode": 0}
         self.failures: dict[Role, int] = {"prefill": 0, "decode": 0}
         self.capacity: Capacity | None = None
+        self.pools: dict[Role, Loaded] = {}
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set once the dispatcher or a watch has broken."""
+        return self.dispatcher.failed
+
+    @property
+    def failure(self) -> str:
+        """What broke, if anything did."""
+        return describe(self.dispatcher.failure) if self.dispatcher.failure is not None else ""
 
     # ---- start and stop
 
@@ -107,10 +132,10 @@ class Supervisor:
         _, pending = await asyncio.wait(launches, return_when=asyncio.FIRST_EXCEPTION)
         for launch in pending:
             launch.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        for launch in launches:
-            if not launch.cancelled():
-                launch.result()
+        ends = await asyncio.gather(*launches, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
+                raise end
         progress("models loaded")
         self._settle()
         self.dispatcher.start(self._capacity)
@@ -125,9 +150,11 @@ class Supervisor:
         return self.capacity
 
     def _settle(self) -> None:
-        prefill, decode = self.live["prefill"].loaded, self.live["decode"].loaded
-        if prefill is None or decode is None:
-            raise WorkerError("prefill", "did not report its pool")
+        """Compare the pools; of a role that is being restarted, the one it had and will have again."""
+        for role, process in self.live.items():
+            if process.loaded is not None:
+                self.pools[role] = process.loaded
+        prefill, decode = self.pools["prefill"], self.pools["decode"]
         check_layouts(prefill, decode)
         self.capacity = settle_capacity(prefill, decode, self.plan.context_tokens, check=self.plan.check_capacity)
 
@@ -178,12 +205,14 @@ class Supervisor:
             self.plan.rules,
             self.pool_pages[role],
         )
-        process.lifeline.send(begin)
         timeout_s = self.plan.settings.workers.ready_timeout_s
         try:
+            process.lifeline.send(begin)
             await asyncio.wait_for(self._loaded(process), timeout_s)
         except TimeoutError:
             raise WorkerError(role, f"did not load within {timeout_s} s; see --ready-timeout-s") from None
+        except OSError as error:
+            raise WorkerError(role, f"could not be given its orders: {error.strerror}") from None
 
     async def _loaded(self, process: Process) -> None:
         if process.lifeline is None:
@@ -204,32 +233,36 @@ class Supervisor:
 
     def _enlist(self, process: Process) -> None:
         """Let a loaded worker serve: tell it its capacity and peers, and its peers of it."""
-        lifeline = process.lifeline
-        if lifeline is None:
-            return
-        lifeline.send(Start(self._capacity))
+        self._order(process, Start(self._capacity))
         process.last_beat = time.monotonic()
         process.state = "ready"
-        lifeline.send(MeetPeer(self.dispatcher.incarnation, "gateway", writes=False))
+        self._order(process, MeetPeer(self.dispatcher.incarnation, "gateway", writes=False))
         other = self.live["decode" if process.role == "prefill" else "prefill"]
         if other is not process and other.state in SERVING:
             self._introduce(process, other)
             self._introduce(other, process)
         self.dispatcher.meet(process.incarnation, process.role)
         self._show()
-        task = asyncio.get_running_loop().create_task(self._watch(process))
+        task = asyncio.get_running_loop().create_task(self.dispatcher.watched(self._watch(process)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _introduce(self, newcomer: Process, to: Process) -> None:
-        if to.lifeline is None:
-            return
         writes = newcomer.role == "prefill"
         offer, fd = None, None
         if newcomer.role == "decode" and newcomer.loaded is not None:
             num_pages = newcomer.loaded.num_pages
             offer, fd = PoolOffer(num_pages, num_pages * newcomer.loaded.record_bytes), newcomer.pool_fd
-        to.lifeline.send(MeetPeer(newcomer.incarnation, newcomer.role, writes, offer), fd)
+        self._order(to, MeetPeer(newcomer.incarnation, newcomer.role, writes, offer), fd)
+
+    def _order(self, process: Process, order: Order, fd: int | None = None) -> None:
+        """Send an order; a worker that cannot take it is beyond orders: its watch reaps and replaces it."""
+        try:
+            if process.lifeline is not None:
+                process.lifeline.send(order, fd)
+        except OSError:
+            if process.child is not None and process.child.returncode is None:
+                process.child.kill()
 
     # ---- watching
 
@@ -304,9 +337,8 @@ class Supervisor:
     def _tell_death(self, process: Process) -> None:
         """The process has been waited for: it writes no more."""
         other = self.live["decode" if process.role == "prefill" else "prefill"]
-        if other.lifeline is not None and other.state in SERVING:
-            with contextlib.suppress(OSError):
-                other.lifeline.send(PeerDied(process.incarnation, reaped=True))
+        if other.state in SERVING:
+            self._order(other, PeerDied(process.incarnation, reaped=True))
         self.dispatcher.lose(process.incarnation, reaped=True)
 
     async def _restart(self, role: Role) -> None:
@@ -317,7 +349,7 @@ class Supervisor:
             try:
                 await self._launch(role)
                 self._settle()
-            except (WorkerError, CapacityError) as error:
+            except KvfenceError as error:
                 self._log.error("worker_restart_failed", role=role, error=str(error))
                 await self._end(self.live[role])
                 continue

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation
@@ -17,7 +17,6 @@ from kvfence.core.layout import KVLayout
 from kvfence.core.pages import PageState
 from kvfence.driver.loop import NodeLoop
 from kvfence.driver.numpy_ledger import NumpyLedger
-from kvfence.kv.host import host_views
 from kvfence.kv.storage import MemoryFile, PoolBuffer, zero_pages
 from kvfence.models.executor import Executor
 from kvfence.protocol.admission import Capacity
@@ -55,7 +54,7 @@ class Worker(ABC, Generic[N]):
         self.memory = memory
         self.layout: KVLayout = executor.layout
         self.pool = PoolBuffer(memory.buffer, self.layout, begin.pool_pages)
-        executor.bind(host_views(self.pool, self.layout))
+        executor.bind(self.views())
         self.control = ControlSocket(Path(begin.control_dir), begin.incarnation)
         self.codec = frame_codec()
         self.outcomes: dict[str, int] = {}
@@ -64,11 +63,18 @@ class Worker(ABC, Generic[N]):
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
         self.loop: NodeLoop[N]
         self.resender: Resender
+        self.tasks: asyncio.TaskGroup
 
     @property
     def incarnation(self) -> Incarnation:
         """This life."""
         return self.begin.incarnation
+
+    def views(self) -> list[Any]:
+        """Give the pool as the executor's ``bind`` takes it."""
+        from kvfence.kv.host import host_views
+
+        return host_views(self.pool, self.layout)
 
     def start(self, capacity: Capacity) -> None:
         """Make the node once the capacity of both roles is known."""
@@ -118,12 +124,20 @@ class Worker(ABC, Generic[N]):
                     zero_pages(self.pool, pages)
                 return None
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
-                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self.loop.feed, DeadlinePassed(attempt))
+                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed_soon, DeadlinePassed(attempt))
                 return None
             case Send(to=to, message=Ended() | Sent() | Failed() as message) if to:
                 outcome = "sent" if isinstance(message, Sent) else message.reason.value
                 self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         return self.carry_out(command)
+
+    def _feed_soon(self, event: Event) -> None:
+        """Feed an event in a task: an error in it ends the worker, where one in a timer would only be printed."""
+        self.tasks.create_task(self._feed(event))
+
+    async def _feed(self, event: Event) -> None:
+        self.loop.feed(event)
+        self.wake.set()
 
     def post(self, frame: Frame, to: Incarnation) -> None:
         """Send a frame to a peer."""
