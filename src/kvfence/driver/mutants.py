@@ -1,0 +1,47 @@
+"""Known mistakes of engines, as rewriters of events: what reaches a node, never a branch inside it.
+
+For ``incident``, ``range`` and the tests. Production cannot import this module.
+"""
+
+from msgspec.structs import replace
+
+from kvfence.driver.loop import Rewrite
+from kvfence.protocol.admission import Capacity, prefill_fit
+from kvfence.protocol.events import Event, Received
+from kvfence.protocol.messages import Dispatch, Drained, EndReason, Unknown
+
+INCIDENT_LACKS = (
+    "fits@gateway",
+    "refusal-is-final",
+    "count-matches",
+    "stamp-at-adopt",
+    "stamp-at-read",
+    "digest-matches",
+)
+"""The guards that the incident's engine lacked."""
+
+
+def placeholder_on_refusal(capacity: Capacity) -> Rewrite:
+    """Keep the refusal of a prompt that does not fit for later, and queue one token in its place.
+
+    Source: the incident's scheduler. On one machine the placeholder drains and the client gets the error; in
+    disaggregated mode its one page is transferred, and decode reads all the pages it reserved.
+    """
+
+    def rewrite(event: Event) -> Event:
+        if not isinstance(event, Received) or not isinstance(event.envelope.message, Dispatch):
+            return event
+        dispatch = event.envelope.message
+        if prefill_fit(capacity, dispatch.num_tokens).holds:
+            return event
+        placeholder = replace(event.envelope, message=replace(dispatch, num_tokens=1))
+        return Received(placeholder, EndReason.DOES_NOT_FIT)
+
+    return rewrite
+
+
+def unknown_as_drained(event: Event) -> Event:
+    """Take a sender's *unknown* for *drained*. Source: completions counted, not proven."""
+    if isinstance(event, Received) and isinstance(event.envelope.message, Unknown):
+        return Received(replace(event.envelope, message=Drained(event.envelope.message.attempt)))
+    return event

@@ -1,0 +1,85 @@
+"""How posted writes land, transport by transport, and what a transfer can do wrong.
+
+AT_RECEIPT: the receiver checks each record and copies it in one step. PEER_EXIT: the writer's own process copies,
+part by part, for as long as it lives. NEW_SESSION: bytes on their way outlive their sender and land until the
+receiver's engine is rebuilt.
+"""
+
+from collections.abc import Callable, Iterator
+
+from kvfence.core.pages import PageState
+from kvfence.protocol.transitions import Fence
+from kvfence.sim.decode import Decode
+from kvfence.sim.memory import PARTS, PageWrite
+from kvfence.sim.process import Action, Surroundings
+
+
+class Landing:
+    """Lands what is posted and judges where it lands. Holds: ``changed_sources``, writes that read a re-used page."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.changed_sources: list[str] = []
+        self.closed_sessions: set[str] = set()
+        self._drawn: set[int] = set()
+
+    def actions(self, decode: Decode) -> Iterator[Action]:
+        """Give every write's next part."""
+        self.around.writes = [write for write in self.around.writes if not write.ended]
+        for write in self.around.writes:
+            self._draw_faults(write, len(decode.memory))
+            if not write.stalled:
+                yield Action("land", lambda w=write: self.land(w, decode))  # type: ignore[misc]
+
+    def _draw_faults(self, write: PageWrite, num_pages: int) -> None:
+        rng, faults = self.around.rng, self.around.setup.faults
+        if rng is None or id(write) in self._drawn or self.around.calm:
+            return
+        self._drawn.add(id(write))
+        write.corrupt = rng.random() < faults.corrupt
+        write.stalled = rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT
+        if write.stalled:
+            write.stops_at = rng.randrange(PARTS)
+        if rng.random() < faults.misdirect:
+            write.misdirected = True
+            write.target.page = rng.randrange(num_pages)
+
+    def land(self, write: PageWrite, decode: Decode, parts: int = 1) -> None:
+        """Land the next parts of a write, or refuse it where the transport can."""
+        if self._refused(write, decode):
+            write.refused = True
+            return
+        whole = write.misdirected or self.around.setup.fence is Fence.AT_RECEIPT
+        for _ in range(PARTS if whole else parts):
+            if not write.ended:
+                self._land_part(write, decode)
+
+    def _refused(self, write: PageWrite, decode: Decode) -> bool:
+        target = write.target
+        if self.around.setup.fence is Fence.NEW_SESSION:
+            return target.session in self.closed_sessions
+        if self.around.setup.fence is not Fence.AT_RECEIPT:
+            return False
+        return not _is_granted(write, decode)
+
+    def _land_part(self, write: PageWrite, decode: Decode) -> None:
+        page = write.target.page
+        if write.source.head != write.source_tag:
+            self.changed_sources.append(f"a write of {write.attempt} read a re-used page")
+        quarantined = decode.pages.state(page) is PageState.QUARANTINED
+        if not (write.misdirected or quarantined or _is_granted(write, decode)):
+            self.around.stray_writes.append(f"a write of {write.attempt} landed in page {page}, no longer its own")
+        decode.memory[page].land(write.next_part, write.source, corrupt=write.corrupt)
+        write.next_part += 1
+
+    def drop(self, gone: Callable[[PageWrite], bool]) -> None:
+        """End writes that can land no more."""
+        for write in self.around.writes:
+            if gone(write):
+                write.refused = True
+
+
+def _is_granted(write: PageWrite, decode: Decode) -> bool:
+    page, target = write.target.page, write.target
+    granted = decode.pages.state(page) is PageState.GRANTED and decode.pages.serial(page) == target.grant_serial
+    return granted and target.decode == decode.incarnation

@@ -1,0 +1,332 @@
+"""The whole system in one process: three nodes, a network and memory, driven by one seed or in order.
+
+Build a ``World``, call ``run``, then ask ``oracle.leaks()``, ``answers`` and ``pictures``. Where ``Setup.checked``,
+every property of ``protocol/properties.py`` is checked after every step, and ``broken`` names those that failed.
+
+Not for: deciding anything that nodes decide. A world only chooses what happens next.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvfence.core.ids import RequestId
+from kvfence.driver.loop import Stepper
+from kvfence.protocol import properties
+from kvfence.protocol.admission import Fit, fits
+from kvfence.protocol.events import Event, FloorMoved, Resend, TokensArrived
+from kvfence.protocol.guards import Rules
+from kvfence.protocol.messages import EndReason, Sent
+from kvfence.protocol.step import Node, Step, step
+from kvfence.protocol.transitions import DecodePhase, Fence
+from kvfence.sim.cluster import Cluster
+from kvfence.sim.memory import PagePicture
+from kvfence.sim.oracle import Oracle, WrongRead
+from kvfence.sim.process import Action, Setup, Surroundings
+from kvfence.sim.workload import SimRequest
+
+ACTIONS_MAX = 200_000
+"""More than any run here takes; reaching it is a livelock."""
+
+ROUNDS_MAX = 60
+"""How often what is unanswered is said again before a run counts as stuck."""
+
+WINDOW = 8
+"""How far messages overtake each other."""
+
+DEATHS_MAX = 4
+"""How many processes die in one run."""
+
+
+class Answer(Struct, frozen=True):
+    """What a client was told: how its request ended, after how many tokens."""
+
+    request: SimRequest
+    reason: EndReason
+    num_tokens: int
+
+
+class World:
+    """One run.
+
+    Holds:
+        ``answers``: by request. ``broken``: by property, the step at which it first failed.
+        ``reached``: the *sometimes* properties that happened.
+    """
+
+    def __init__(self, setup: Setup, requests: Iterable[SimRequest], stepper: Stepper = step) -> None:
+        self.setup = setup
+        self.around = Surroundings(setup)
+        self.waiting = list(requests)
+        self.answers: dict[RequestId, Answer] = {}
+        self.ends: dict[RequestId, list[EndReason]] = {request.id: [] for request in self.waiting}
+        self.misfits = {r.id for r in self.waiting if not all(f.holds for f in _sums(setup, r))}
+        self.broken: dict[str, int] = {}
+        self.reached: set[str] = set()
+        self.num_steps = 0
+        self._requests = {request.id: request for request in self.waiting}
+        self._stepper = stepper
+        self._num_deaths = 0
+        self._weights: dict[str, float] = {}
+        self.cluster = Cluster(self.around, self._step, self._finish)
+
+    # ---- what a driver of the whole knows (properties.World) ----
+
+    @property
+    def oracle(self) -> Oracle:
+        """The judge of what was read."""
+        return self.around.oracle
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The living nodes."""
+        return [process.loop.node for process in self.cluster.processes]
+
+    @property
+    def disagreements(self) -> list[int]:
+        """Pages of which a ledger and its node say different things."""
+        found: list[int] = []
+        for process in (self.cluster.prefill, self.cluster.decode):
+            found += process.pages.disagreements(properties.held_lots(process.loop.node))
+        return found
+
+    @property
+    def wrong_reads(self) -> list[WrongRead]:
+        """Tokens that left although they were computed from bytes not their sequence's own."""
+        return self.oracle.wrong_reads
+
+    @property
+    def stray_writes(self) -> list[str]:
+        """Writes that landed where they no longer may."""
+        return self.around.stray_writes
+
+    @property
+    def changed_sources(self) -> list[str]:
+        """Posted writes that read a re-used page."""
+        return self.cluster.landing.changed_sources
+
+    @property
+    def stale_slots(self) -> list[str]:
+        """Pages posted with another request's bytes behind their last token."""
+        return self.around.stale_slots
+
+    def pictures(self, request: RequestId) -> list[tuple[PagePicture, ...]]:
+        """Give what the pages granted to a request held: at the grant, and once more at adoption."""
+        attempts = [a for a, asked in self.around.asked.items() if asked.id == request]
+        return list(chain.from_iterable(self.cluster.decode.pictures.get(a, []) for a in attempts))
+
+    # ---- running ----
+
+    def run(self) -> "World":
+        """Run until nothing is left to happen."""
+        rng = self.around.rng
+        for _ in range(ACTIONS_MAX):
+            actions = [*self._work(), *self._faults()]
+            if not self._goes_on(actions):
+                break
+            if rng is None:
+                self._do(actions[0])
+            else:
+                self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
+        self._rest()
+        self._check(at_rest=True)
+        return self
+
+    def _goes_on(self, actions: list[Action]) -> bool:
+        return any(action.kind not in _FAULT_KINDS for action in actions)
+
+    def _weight(self, kind: str) -> float:
+        """Each seed draws its own bias, so that different runs go to different places."""
+        if kind not in self._weights:
+            rng = self.around.rng
+            drawn = rng.choice((0.05, 0.3, 1.0, 4.0)) if rng is not None else 1.0
+            self._weights[kind] = getattr(self.setup.faults, kind) if kind in _FAULT_KINDS else drawn
+        return self._weights[kind]
+
+    def _do(self, action: Action) -> None:
+        action.run()
+        self._check()
+
+    def _step(self, rules: Rules, node: Node, event: Event) -> Step:
+        self.num_steps += 1
+        result = self._stepper(rules, node, event)
+        if self.setup.checked:
+            taken = properties.Taken(node, event, result)
+            self.reached.update(properties.reached_by(taken))
+            for name in properties.broken_by(taken):
+                self.broken.setdefault(name, self.num_steps)
+        return result
+
+    def _check(self, *, at_rest: bool = False) -> None:
+        if self.setup.checked:
+            for name in properties.broken_in(self, at_rest=at_rest):
+                self.broken.setdefault(name, self.num_steps)
+
+    # ---- what can happen ----
+
+    def _work(self) -> Iterator[Action]:
+        """Everything that goes right, the most urgent first."""
+        cluster = self.cluster
+        for number in range(min(WINDOW, len(cluster.network.flights))):
+            yield Action("deliver", lambda n=number: cluster.deliver(cluster.network.take(n)))  # type: ignore[misc]
+        if cluster.decode.tokens:
+            yield Action("token", self._deliver_token)
+        yield from cluster.landing.actions(cluster.decode)
+        for process in cluster.processes:
+            yield from process.actions()
+        if cluster.gateway.leaving:
+            yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
+        if not cluster.start_is_fenced:
+            yield Action("fence-start", cluster.fence_start)
+        elif self.waiting and len(cluster.gateway.open) < self.setup.concurrency:
+            yield Action("submit", self._submit)
+        if cluster.dying:
+            yield Action("reap", cluster.reap)
+
+    def _submit(self) -> None:
+        cluster = self.cluster
+        cluster.gateway.submit(self.waiting.pop(0), cluster.prefill.incarnation, cluster.decode.incarnation)
+
+    def _deliver_token(self, *, keep: bool = False) -> None:
+        tokens = self.cluster.decode.tokens
+        arrived: TokensArrived = tokens[0] if keep else tokens.pop(0)
+        gateway = self.cluster.gateway
+        if arrived.attempt.gateway == gateway.incarnation:
+            gateway.loop.feed(arrived)
+
+    def _finish(self, request: RequestId, reason: EndReason) -> None:
+        self.ends[request].append(reason)
+        delivered = self.cluster.gateway.delivered.get(request, 0)
+        self.answers[request] = Answer(self._requests[request], reason, delivered)
+
+    def _faults(self) -> Iterator[Action]:
+        """Everything that can go wrong now and has a weight."""
+        for action in chain(self._network_faults(), self._people(), self._process_faults()):
+            if getattr(self.setup.faults, action.kind) > 0:
+                yield action
+
+    def _network_faults(self) -> Iterator[Action]:
+        network = self.cluster.network
+        if network.flights:
+            yield Action("lose", lambda: _ignore(network.take(self._any(len(network.flights)))))
+            yield Action("duplicate", self._repeat)
+            yield Action("confuse", self._confuse)
+        for (attempt, batch), writes in list(self.cluster.prefill.batches.items()):
+            if not all(write.ended for write in writes) and self.setup.fence is not Fence.AT_RECEIPT:
+                run = lambda a=attempt, b=batch: self.cluster.prefill.give_up_batch(a, b)  # noqa: E731
+                yield Action("stall", run)
+
+    def _repeat(self) -> None:
+        network = self.cluster.network
+        self.cluster.deliver(network.take(self._any(len(network.flights)), keep=True))
+        if self.cluster.decode.tokens:
+            self._deliver_token(keep=True)
+
+    def _confuse(self) -> None:
+        """A completion is taken for that of another open attempt."""
+        flight = next((f for f in self.cluster.network.flights if isinstance(f.envelope.message, Sent)), None)
+        handoffs = self.cluster.decode.loop.node.handoffs.values()
+        others = [h.attempt for h in handoffs if h.phase is DecodePhase.GRANTED]
+        if flight is not None and others:
+            attempt = others[self._any(len(others))]
+            message = replace(flight.envelope.message, attempt=attempt)
+            self.cluster.deliver(replace(flight, envelope=replace(flight.envelope, message=message)))
+
+    def _people(self) -> Iterator[Action]:
+        gateway = self.cluster.gateway
+        for request in list(gateway.open):
+            yield Action("cancel", lambda r=request: gateway.leave(r))  # type: ignore[misc]
+        for process in self.cluster.processes:
+            for attempt in sorted(process.timers):
+                yield Action("deadline", lambda p=process, a=attempt: p.deadline(a))  # type: ignore[misc]
+
+    def _process_faults(self) -> Iterator[Action]:
+        cluster = self.cluster
+        if self._num_deaths >= DEATHS_MAX:
+            return
+        yield Action("kill_prefill", lambda: self._dies(lambda: cluster.kill_prefill(reaped=not self._late())))
+        yield Action("kill_decode", lambda: self._dies(cluster.kill_decode))
+        yield Action("kill_gateway", lambda: self._dies(cluster.kill_gateway))
+        if self.setup.fence is Fence.NEW_SESSION:
+            yield Action("rebuild_session", lambda: self._dies(cluster.rebuild_session))
+
+    def _late(self) -> bool:
+        return self.setup.faults.reap_late and self._any(2) == 0
+
+    def _dies(self, die: Callable[[], None]) -> None:
+        self._num_deaths += 1
+        die()
+
+    def _any(self, number: int) -> int:
+        return self.around.rng.randrange(number) if self.around.rng is not None else 0
+
+    # ---- coming to rest ----
+
+    def _rest(self) -> None:
+        """Let everything go right, say again what is unanswered, repair what only a supervisor can, let time pass."""
+        self.around.calm = True
+        for _ in range(ROUNDS_MAX):
+            self._drain()
+            before = [(node.handoffs, getattr(node, "pool", None)) for node in self.nodes]
+            self._say_again()
+            self._drain()
+            unchanged = before == [(node.handoffs, getattr(node, "pool", None)) for node in self.nodes]
+            if unchanged and not self._repair() and not self._let_time_pass():
+                return
+
+    def _drain(self) -> None:
+        for _ in range(ACTIONS_MAX):
+            action = next(self._work(), None)
+            if action is None:
+                return
+            self._do(action)
+
+    def _say_again(self) -> None:
+        gateway = self.cluster.gateway
+        floor = FloorMoved(gateway.incarnation, gateway.loop.node.floor)
+        self.cluster.prefill.loop.feed(floor)
+        self.cluster.decode.loop.feed(floor)
+        for process in self.cluster.processes:
+            for attempt in list(process.loop.node.handoffs):
+                process.loop.feed(Resend(attempt))
+
+    def _repair(self) -> bool:
+        """Do what a supervisor does about writers that hang and pages that only a fence returns."""
+        cluster = self.cluster
+        hanging = any(write.stalled for write in self.around.writes)
+        if hanging or cluster.decode.loop.node.pool.quarantined:
+            if self.setup.fence is Fence.NEW_SESSION:
+                for attempt, batch in list(cluster.prefill.batches):
+                    cluster.prefill.give_up_batch(attempt, batch)
+                cluster.rebuild_session()
+            else:
+                cluster.kill_prefill(reaped=True)
+            return True
+        if cluster.prefill.needs_rebuild:
+            cluster.prefill.rebuild_engine()
+            return True
+        return False
+
+    def _let_time_pass(self) -> bool:
+        passed = False
+        for process in self.cluster.processes:
+            for attempt in sorted(process.timers):
+                process.deadline(attempt)
+                passed = True
+        return passed
+
+
+_FAULT_KINDS = frozenset(
+    ("lose", "duplicate", "confuse", "stall", "cancel", "deadline")
+    + ("kill_prefill", "kill_decode", "kill_gateway", "rebuild_session")
+)
+
+
+def _sums(setup: Setup, request: SimRequest) -> tuple[Fit, ...]:
+    return fits(setup.capacity, request.num_tokens, request.max_tokens)
+
+
+def _ignore(_: object) -> None:
+    return None
