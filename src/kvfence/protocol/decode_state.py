@@ -64,7 +64,7 @@ def start_decode(rules: Rules, node: DecodeNode) -> DecodeNode:
 
 def put(node: DecodeNode, *handoffs: DecodeHandoff) -> DecodeNode:
     """Store hand-offs in one copy of the table; forget closed ones, tombstones too, that the floor has passed."""
-    table = dict(node.handoffs)
+    table = node.handoffs.copy()
     for handoff in handoffs:
         if handoff.phase is DecodePhase.CLOSED and node.lives.below_floor(handoff.attempt):
             table.pop(handoff.attempt, None)

@@ -36,14 +36,16 @@ class GatewayNode(Struct, frozen=True):
 
 def put(node: GatewayNode, handoff: GatewayHandoff) -> GatewayNode:
     """Store an open attempt; forget a closed one, which the floor then passes."""
-    handoffs = {**node.handoffs, handoff.attempt: handoff}
+    handoffs = node.handoffs.copy()
     if handoff.phase is GatewayPhase.CLOSED:
-        del handoffs[handoff.attempt]
+        handoffs.pop(handoff.attempt, None)
+    else:
+        handoffs[handoff.attempt] = handoff
     return replace(node, handoffs=handoffs)
 
 
 def _without(current: dict[RequestId, AttemptId], request: RequestId) -> dict[RequestId, AttemptId]:
-    rest = dict(current)
+    rest = current.copy()
     rest.pop(request, None)
     return rest
 

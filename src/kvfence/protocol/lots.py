@@ -4,14 +4,17 @@ A lot's serial, pool-wide and only growing, is the generation of the tags of all
 their state is O(live attempts); the per-page table is the driver's ledger.
 """
 
+from collections.abc import Iterator, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.core.invariant import require
 
-CHUNKS_MAX = 256
-"""Free pages lie in at most this many chunks; more are merged, so a move copies at most this many references."""
+CHUNK_PAGES = 512
+"""Free pages lie in chunks of at most this many, any two neighbours holding more than this together: a move copies
+two chunks and one reference for each of num_pages / 256 chunks, whatever the size of the pool."""
 
 
 class Lot(Struct, frozen=True):
@@ -55,7 +58,7 @@ class Pool(Struct, frozen=True):
 
 def new_pool(num_pages: int) -> Pool:
     """A pool whose pages are all free."""
-    return Pool(num_pages, (tuple(range(num_pages - 1, -1, -1)),), num_pages)
+    return Pool(num_pages, tuple(_chunks(range(num_pages - 1, -1, -1))), num_pages)
 
 
 def former_life_pool(num_pages: int, former: Incarnation) -> Pool:
@@ -67,7 +70,7 @@ def former_life_pool(num_pages: int, former: Incarnation) -> Pool:
 def grant_lot(pool: Pool, num_pages: int) -> tuple[Pool, Lot]:
     """Take free pages under a new serial; the caller has checked that there are enough."""
     require(0 < num_pages <= pool.num_free, "a grant takes free pages only")
-    pages: tuple[int, ...] = ()
+    pages: list[int] = []
     chunks = list(pool.free)
     while len(pages) < num_pages:
         chunk = chunks.pop()
@@ -75,18 +78,25 @@ def grant_lot(pool: Pool, num_pages: int) -> tuple[Pool, Lot]:
         if len(chunk) > wanted:
             chunks.append(chunk[:-wanted])
             chunk = chunk[-wanted:]
-        pages += chunk[::-1]
-    lot = Lot(pool.next_serial, pages)
+        pages += reversed(chunk)
+    lot = Lot(pool.next_serial, tuple(pages))
     freed = replace(pool, free=tuple(chunks), num_free=pool.num_free - num_pages, next_serial=pool.next_serial + 1)
     return freed, lot
 
 
 def free_pages(pool: Pool, pages: tuple[int, ...]) -> Pool:
     """Put pages back."""
-    chunks = (*pool.free, pages[::-1])
-    if len(chunks) > CHUNKS_MAX:
-        chunks = (tuple(page for chunk in chunks for page in chunk),)
-    return replace(pool, free=chunks, num_free=pool.num_free + len(pages))
+    chunks = list(pool.free)
+    for chunk in _chunks(pages[::-1]):
+        if chunks and len(chunks[-1]) + len(chunk) <= CHUNK_PAGES:
+            chunk = chunks.pop() + chunk
+        chunks.append(chunk)
+    return replace(pool, free=tuple(chunks), num_free=pool.num_free + len(pages))
+
+
+def _chunks(pages: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(pages), CHUNK_PAGES):
+        yield tuple(pages[start : start + CHUNK_PAGES])
 
 
 def quarantine_lot(pool: Pool, entry: Quarantined) -> Pool:

@@ -38,7 +38,7 @@ class PrefillNode(Struct, frozen=True):
 
 def put(node: PrefillNode, *handoffs: PrefillHandoff) -> PrefillNode:
     """Store hand-offs in one copy of the table; forget those that are over."""
-    table = dict(node.handoffs)
+    table = node.handoffs.copy()
     for handoff in handoffs:
         if _is_over(node, handoff):
             table.pop(handoff.attempt, None)

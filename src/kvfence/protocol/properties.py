@@ -228,13 +228,13 @@ def _fence_has_proof(taken: Taken) -> bool:
     fenced = _moves(taken, PageMove.FENCE)
     if not fenced or not isinstance(before, DecodeNode):
         return not fenced or isinstance(taken.event, SessionRebuilt)
-    event = taken.event
-    if isinstance(event, Received):
-        return isinstance(event.envelope.message, Drained) or _nobody_writes(before)
-    if isinstance(event, PeerGone):
-        return event.reaped and before.fence is not Fence.NEW_SESSION
-    if isinstance(event, SessionRebuilt):
-        return before.fence is Fence.NEW_SESSION
+    match taken.event:
+        case Received(envelope=envelope) if isinstance(envelope.message, Drained):
+            return True
+        case PeerGone(reaped=True) if before.fence is not Fence.NEW_SESSION:
+            return True
+        case SessionRebuilt() if before.fence is Fence.NEW_SESSION:
+            return True
     return _nobody_writes(before)
 
 

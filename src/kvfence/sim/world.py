@@ -22,6 +22,7 @@ from kvfence.protocol.messages import EndReason, Sent
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.transitions import DecodePhase, Fence
 from kvfence.sim.cluster import Cluster
+from kvfence.sim.faults import Faults
 from kvfence.sim.memory import PagePicture
 from kvfence.sim.oracle import Oracle, WrongRead
 from kvfence.sim.process import Action, Setup, Surroundings
@@ -142,7 +143,8 @@ class World:
         if kind not in self._weights:
             rng = self.around.rng
             drawn = rng.choice((0.05, 0.3, 1.0, 4.0)) if rng is not None else 1.0
-            self._weights[kind] = getattr(self.setup.faults, kind) if kind in _FAULT_KINDS else drawn
+            fault = kind in _FAULT_KINDS
+            self._weights[kind] = getattr(self.setup.faults, kind) * (drawn > 0.1) if fault else drawn
         return self._weights[kind]
 
     def _do(self, action: Action) -> None:
@@ -318,10 +320,7 @@ class World:
         return passed
 
 
-_FAULT_KINDS = frozenset(
-    ("lose", "duplicate", "confuse", "stall", "cancel", "deadline")
-    + ("kill_prefill", "kill_decode", "kill_gateway", "rebuild_session")
-)
+_FAULT_KINDS = frozenset(Faults.__struct_fields__)
 
 
 def _sums(setup: Setup, request: SimRequest) -> tuple[Fit, ...]:
