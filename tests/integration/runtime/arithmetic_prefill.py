@@ -1,0 +1,73 @@
+"""A prefill worker program with the arithmetic model, whose page writes go wrong when a test says so."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from kvfence.core.tags import HEAD_BYTES
+from kvfence.protocol.commands import Command, Post
+from kvfence.protocol.events import Event
+from kvfence.runtime import worker
+from kvfence.runtime.lifeline import Begin
+from kvfence.runtime.prefill_worker import PrefillWorker
+from kvfence.runtime.process import Model, run_worker
+from tests.integration.runtime.arithmetic import ArithmeticExecutor, arithmetic_views
+from tests.integration.runtime.faults import Fault, FaultFolder
+
+
+class FaultyPrefill(PrefillWorker):
+    """Prefill, stopping, hanging, corrupting or misdirecting one write."""
+
+    def __init__(self, *args: Any) -> None:
+        self.faults = FaultFolder.from_environment()
+        self.num_heads = 0
+        super().__init__(*args)
+
+    def views(self) -> list[Any]:
+        """Views without torch."""
+        return arithmetic_views(self.pool, self.layout)
+
+    def on_progress(self, page: int, offset: int) -> None:  # type: ignore[override]
+        """Let the armed fault happen at its place in its page."""
+        fault = self.faults.armed()
+        if fault is None or fault.kind == "misdirect":
+            self.num_heads = 0
+            return
+        self.num_heads += offset == HEAD_BYTES
+        place = HEAD_BYTES if fault.after == "head" else self.layout.tail_offset
+        if self.num_heads == fault.nth and offset == place:
+            self.num_heads = 0
+            self.faults.fire(page)
+            self._go_wrong(fault, page)
+
+    def _go_wrong(self, fault: Fault, page: int) -> None:
+        if fault.kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while fault.kind == "hang" and self.faults.hangs():
+            time.sleep(0.005)
+        if fault.kind == "corrupt":
+            ((_, memory),) = self.transports.values()
+            at = page * self.layout.record_bytes + self.layout.offsets[1] + 1000
+            memory.buffer[at] ^= 0x40
+
+    def carry_out(self, command: Command) -> Iterable[Event] | None:
+        """Misdirect the first page of a batch."""
+        fault = self.faults.armed() if isinstance(command, Post) else None
+        if isinstance(command, Post) and fault is not None and fault.kind == "misdirect":
+            self.faults.fire(fault.page)
+            command = replace(command, destination=(fault.page, *command.destination[1:]))
+        return super().carry_out(command)
+
+
+def load(begin: Begin) -> Model:
+    """There is nothing to load."""
+    return Model(ArithmeticExecutor(begin.settings.pool.page_size), "arithmetic")
+
+
+if __name__ == "__main__":
+    worker.BEAT_S = 0.1  # tests wait for heartbeats
+    run_worker(FaultyPrefill, load)

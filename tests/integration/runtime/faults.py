@@ -1,0 +1,100 @@
+"""How a test reaches into a running pair: files in one folder, named by an environment variable.
+
+``fault.json`` arms one fault in prefill; ``fired.json`` says that it has begun, and at which page. While ``hold``
+exists, decode computes no token beyond the position in it; while ``hang`` exists, a hanging write hangs.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+FOLDER = "KVFENCE_TEST_FAULTS"
+
+Kind = Literal["stop", "hang", "corrupt", "misdirect"]
+
+
+class Fault(Struct, frozen=True):
+    """What goes wrong with one page write.
+
+    ``after``: part of the record that has landed when it happens; a stop or hang in between tears the page.
+    ``nth``: which page write since it was armed. ``page``: where a misdirected write goes instead.
+    """
+
+    kind: Kind
+    after: Literal["head", "body"] = "head"
+    nth: int = 1
+    page: int = -1
+
+
+class Fired(Struct, frozen=True):
+    """A fault has begun, while this page of decode's pool was being written."""
+
+    page: int
+
+
+class FaultFolder:
+    """Both sides of the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def from_environment(cls) -> "FaultFolder":
+        """Give the folder this process was started with."""
+        return cls(Path(os.environ[FOLDER]))
+
+    def arm(self, fault: Fault) -> None:
+        """Arm one fault."""
+        (self.path / "fired.json").unlink(missing_ok=True)
+        self._put("fault.json", msgspec.json.encode(fault))
+
+    def armed(self) -> Fault | None:
+        """The fault that waits to happen."""
+        try:
+            return msgspec.json.decode((self.path / "fault.json").read_bytes(), type=Fault)
+        except FileNotFoundError:
+            return None
+
+    def fire(self, page: int) -> None:
+        """Say that it happens now, and that it happens once."""
+        (self.path / "fault.json").unlink()
+        self._put("fired.json", msgspec.json.encode(Fired(page)))
+
+    def fired(self) -> Fired | None:
+        """What happened, if it did."""
+        try:
+            return msgspec.json.decode((self.path / "fired.json").read_bytes(), type=Fired)
+        except FileNotFoundError:
+            return None
+
+    def hold(self, position: int) -> None:
+        """Let decode compute no token whose input stands at this position or beyond."""
+        self._put("hold", str(position).encode())
+
+    def held(self) -> int | None:
+        """The position decode may not pass."""
+        try:
+            return int((self.path / "hold").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def let_go(self) -> None:
+        """End hold and hang, and disarm."""
+        for name in ("hold", "hang", "fault.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def hang(self) -> None:
+        """Make hanging writes hang."""
+        self._put("hang", b"")
+
+    def hangs(self) -> bool:
+        """Whether a hanging write still hangs."""
+        return (self.path / "hang").exists()
+
+    def _put(self, name: str, content: bytes) -> None:
+        half = self.path / f".{name}"
+        half.write_bytes(content)
+        half.rename(self.path / name)

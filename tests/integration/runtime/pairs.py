@@ -1,0 +1,237 @@
+"""A running pair of workers as tests use it: requests as streams, page states, decode's own bytes, faults."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct, field
+
+from kvfence.core.ids import AttemptId, RequestId, TenantId
+from kvfence.core.limits import Limits
+from kvfence.core.request import Request, SamplingParams
+from kvfence.core.settings import PoolSettings, Role, Settings, WorkerSettings
+from kvfence.kv.storage import MemoryFile, PoolBuffer, map_shared, pool_bytes
+from kvfence.protocol.gateway import GatewayNode
+from kvfence.protocol.guards import Rules
+from kvfence.protocol.messages import EndReason
+from kvfence.runtime.generation import EndOut, TokensOut
+from kvfence.runtime.supervisor import Plan, Supervisor
+from kvfence.trace.reader import read_trace
+from kvfence.trace.record import TraceStep
+from tests.integration.runtime.arithmetic import CONTEXT, arithmetic_layout, expected_tokens
+from tests.integration.runtime.faults import FOLDER, FaultFolder
+
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+ROOT = Path(__file__).parents[3]
+PROGRAMS: dict[Role, str] = {
+    "prefill": "tests.integration.runtime.arithmetic_prefill",
+    "decode": "tests.integration.runtime.arithmetic_decode",
+}
+UNTIL_S = 15.0
+
+
+class Scene(Struct, frozen=True):
+    """What a test's pair is like, where it differs from production."""
+
+    rules: Rules = Rules.all()
+    prefill_pages: int = 32
+    decode_pages: int = 33
+    heartbeat_timeout_s: float = 10.0
+    limits: Limits = Limits()
+    modules: dict[Role, str] = field(default_factory=PROGRAMS.copy)
+    model: str = "arithmetic"
+    context: int = CONTEXT
+    dtype: str = "auto"
+    trace: bool = True
+
+
+async def until(what: str, holds: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not happen within {timeout_s} s: {what}")
+        await asyncio.sleep(0.01)
+
+
+class Stream:
+    """One request under way. Holds: its tokens and, at last, its end."""
+
+    def __init__(self, supervisor: Supervisor, request: Request) -> None:
+        self.request = request
+        self.tokens: list[int] = []
+        self.end: EndOut | None = None
+        self._supervisor = supervisor
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        generation = self._supervisor.dispatcher.generate(self.request)
+        try:
+            async for item in generation:
+                if isinstance(item, TokensOut):
+                    self.tokens += item.token_ids
+                else:
+                    self.end = item
+        finally:
+            await generation.aclose()
+
+    async def close(self) -> None:
+        """Be a client that goes away."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def finish(self, timeout_s: float = UNTIL_S) -> EndReason:
+        """Wait for the end and give its reason."""
+        await asyncio.wait_for(asyncio.shield(self._task), timeout_s)
+        assert self.end is not None
+        return self.end.reason
+
+    async def reach(self, num_tokens: int) -> None:
+        """Wait until this many tokens have arrived."""
+        await until(f"{num_tokens} tokens", lambda: len(self.tokens) >= num_tokens or self.end is not None)
+        assert len(self.tokens) >= num_tokens, self.end
+
+    @property
+    def right(self) -> bool:
+        """Whether every token so far is what the arithmetic model says of this prompt alone."""
+        return self.tokens == expected_tokens(self.request.token_ids, len(self.tokens))
+
+
+class Pair:
+    """A running pair."""
+
+    def __init__(self, supervisor: Supervisor, faults: FaultFolder, scene: Scene) -> None:
+        self.supervisor = supervisor
+        self.faults = faults
+        self.scene = scene
+        self._count = 0
+
+    # ---- requests
+
+    def stream(
+        self, prompt: Sequence[int], max_tokens: int, *, deadline_s: float = 60.0, tenant: str = "someone"
+    ) -> Stream:
+        """Start a request."""
+        self._count += 1
+        name = RequestId(f"request-{self._count}")
+        request = Request(name, TenantId(tenant), tuple(prompt), max_tokens, GREEDY, deadline_s=deadline_s)
+        return Stream(self.supervisor, request)
+
+    async def works(self) -> None:
+        """Show that a request of several pages is answered right."""
+        stream = self.stream(range(100, 150), 20)
+        assert await stream.finish() is EndReason.LENGTH
+        assert stream.right
+
+    # ---- processes and pages
+
+    def pid(self, role: Role) -> int:
+        """Process id of a role's worker now."""
+        child = self.supervisor.live[role].child
+        assert child is not None
+        return child.pid
+
+    def signal(self, role: Role, number: signal.Signals) -> None:
+        """Signal a role's worker."""
+        os.kill(self.pid(role), number)
+
+    def states(self, role: Role) -> dict[str, int]:
+        """Pages by state, as the last heartbeat said; only states that some page is in."""
+        return {state: count for state, count in self.supervisor.live[role].beat.states.items() if count}
+
+    async def next_beat(self, role: Role) -> dict[str, int]:
+        """Wait for a heartbeat younger than this call, so that it shows what happened before."""
+        for _ in range(2):  # the first may have been on its way
+            beat = self.supervisor.live[role].beat
+            await until(f"a heartbeat of {role}", lambda beat=beat: self.supervisor.live[role].beat is not beat)  # type: ignore[misc]
+        return self.states(role)
+
+    async def all_free(self, *roles: Role, timeout_s: float = UNTIL_S) -> None:
+        """Wait until every page is FREE."""
+        pages = {"prefill": self.scene.prefill_pages, "decode": self.scene.decode_pages}
+        for role in roles or ("prefill", "decode"):
+            await self.next_beat(role)
+            await until(f"all pages of {role} free", lambda r=role: self.states(r) == {"free": pages[r]}, timeout_s)  # type: ignore[misc]
+
+    async def ready(self, num_restarts: int, role: Role) -> None:
+        """Wait until a role serves again after this many restarts."""
+        restarts, live = self.supervisor.restarts, self.supervisor.live
+        await until(f"{role} restarted", lambda: restarts[role] >= num_restarts and live[role].state == "ready", 60.0)
+
+    def node(self) -> GatewayNode:
+        """What the gateway knows."""
+        loop = self.supervisor.dispatcher._loop
+        assert loop is not None
+        return loop.node
+
+    def attempt_of(self, stream: Stream) -> AttemptId:
+        """The attempt that feeds a stream now."""
+        return self.node().current[stream.request.id]
+
+    def granted_pages(self, stream: Stream) -> tuple[int, ...]:
+        """Decode's pages that prefill writes for a stream."""
+        grant = self.node().handoffs[self.attempt_of(stream)].grant
+        assert grant is not None
+        return grant.pages
+
+    @asynccontextmanager
+    async def pool(self) -> AsyncIterator[PoolBuffer]:
+        """Decode's pool, its very bytes."""
+        layout, fd = arithmetic_layout(), self.supervisor.live["decode"].pool_fd
+        assert fd is not None
+        memory: MemoryFile = map_shared(os.dup(fd), pool_bytes(layout, self.scene.decode_pages))
+        try:
+            yield PoolBuffer(memory.buffer, layout, self.scene.decode_pages)
+        finally:
+            memory.close()
+
+    # ---- traces
+
+    @property
+    def trace_folder(self) -> Path:
+        """Where traces are written."""
+        return self.faults.path / "trace"
+
+    def steps(self, role: str, incarnation: str = "") -> list[TraceStep]:
+        """Read every step of a role's (current) life so far."""
+        if role == "gateway":
+            return list(read_trace(self.trace_folder / "gateway.ndjson")[1])
+        life = incarnation or self.supervisor.live["prefill" if role == "prefill" else "decode"].incarnation
+        return list(read_trace(self.trace_folder / f"{role}-{life[:8]}.ndjson")[1])
+
+
+@asynccontextmanager
+async def running_pair(scene: Scene, folder: Path, model_path: str = "") -> AsyncIterator[Pair]:
+    """Run a pair in this scene; nothing of it outlives the block."""
+    (folder / "trace").mkdir()
+    os.environ[FOLDER] = str(folder)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    settings = Settings(
+        pool=PoolSettings(),
+        workers=WorkerSettings(
+            trace=str(folder / "trace") if scene.trace else "", heartbeat_timeout_s=scene.heartbeat_timeout_s
+        ),
+        limits=scene.limits,
+    )
+    settings = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, dtype=scene.dtype))
+    pages: dict[Role, int] = {"prefill": scene.prefill_pages, "decode": scene.decode_pages}
+    plan = Plan(settings, model_path, scene.rules, pages, scene.context, scene.modules, check_capacity=False)
+    log = (folder / "log").open("w")
+    supervisor = Supervisor(plan, structlog.wrap_logger(structlog.PrintLogger(log)))
+    pair = Pair(supervisor, FaultFolder(folder), scene)
+    try:
+        await supervisor.start()
+        yield pair
+    finally:
+        pair.faults.let_go()
+        for process in supervisor.live.values():  # a stopped worker would cost the patience of `stop`
+            if process.child is not None and process.child.returncode is None:
+                os.kill(process.child.pid, signal.SIGCONT)
+        await supervisor.stop()
+        log.close()
