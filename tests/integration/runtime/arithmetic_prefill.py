@@ -1,7 +1,7 @@
 """A prefill worker program with the arithmetic model, whose page writes go wrong when a test says so."""
 
-import os
 import signal
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -46,12 +46,13 @@ class FaultyPrefill(PrefillWorker):
 
     def _go_wrong(self, fault: Fault, page: int) -> None:
         if fault.kind == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this very thread: sent to the process, another may take it while this one writes on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         while fault.kind == "hang" and self.faults.hangs():
             time.sleep(0.005)
         if fault.kind == "corrupt":
             ((_, memory),) = self.transports.values()
-            at = page * self.layout.record_bytes + self.layout.offsets[1] + 1000
+            at = page * self.layout.record_bytes + self.layout.offsets[1] + 1003  # an exponent
             memory.buffer[at] ^= 0x40
 
     def carry_out(self, command: Command) -> Iterable[Event] | None:
