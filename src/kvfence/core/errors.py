@@ -19,6 +19,7 @@
     +- CapacityError            something does not fit; carries the numbers
     +- ModelError               a model cannot be fetched, read or served; says which and why
     +- WorkerError              a worker process died or did not start; carries its role and exit status
+    +- EvidenceError            a source of evidence cannot be read, or is not what it was said to be
     +- TraceError               a trace is truncated, edited or of another schema
 
 ``InvariantBroken`` (``invariant.py``) is outside the tree on purpose: nothing may catch it as an error.
@@ -110,6 +111,10 @@ class WorkerError(KvfenceError):
         super().__init__(f"{role} worker: {message}")
         self.role = role
         self.exit_status = exit_status
+
+
+class EvidenceError(KvfenceError):
+    """A source of evidence cannot be read; the message names it and says what to do."""
 
 
 class TraceError(KvfenceError):

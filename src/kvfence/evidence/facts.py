@@ -66,6 +66,8 @@ class SourceFacts(Struct, frozen=True):
         advertised_context: what clients are told (``/v1/models``), a third number beside pool and context.
         effective_input_limit: the longest prompt the engine itself says it accepts.
         timeouts in seconds.
+        router_timeout_s: after which a router or load balancer gives up a request.
+        leak_tokens: tokens that the engine lost track of; below zero, pages were freed twice.
     """
 
     name: str
@@ -107,6 +109,7 @@ class SourceFacts(Struct, frozen=True):
     release_timeout_s: FloatFact = NOT_SEEN
     transfer_timeout_s: FloatFact = NOT_SEEN
     waiting_timeout_s: FloatFact = NOT_SEEN
+    router_timeout_s: FloatFact = NOT_SEEN
     kv_checksum_requested: FlagFact = NOT_SEEN
     kv_checksum_active: FlagFact = NOT_SEEN
     kv_canary_requested: TextFact = NOT_SEEN
@@ -123,5 +126,6 @@ class SourceFacts(Struct, frozen=True):
     health_check: TextFact = NOT_SEEN
     api_key_set: FlagFact = NOT_SEEN
     side_channel: TextFact = NOT_SEEN
+    leak_tokens: IntFact = NOT_SEEN
     events: tuple[Event, ...] = ()
     problems: tuple[str, ...] = ()

@@ -1,0 +1,2 @@
+"""x"""
+def is_url(s): return False

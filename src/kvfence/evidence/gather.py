@@ -1,0 +1,216 @@
+"""Gathers facts: every source is opened, told apart by content, read, and given as one ``SourceFacts`` a process and rank.
+
+Nothing is summed over ranks; a role comes from the text or from the caller, never from a name. Not for: judging.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import msgspec
+from msgspec import Struct
+
+from kvfence.evidence import commands, dynamo, llama_cpp, lmdeploy, metrics, routers, sglang, tensorrt_llm, tgi, vllm
+from kvfence.evidence.defaults import add_defaults
+from kvfence.evidence.facts import NOT_SEEN, Event, Known, Origin, SourceFacts, Unknown
+from kvfence.evidence.readings import Form, Found, Notebook, Place, Reading
+from kvfence.evidence.scan import Scan
+from kvfence.evidence.signatures import SIGNATURES
+from kvfence.evidence.sources import HEAD_BYTES, Block, Opened, expand, open_bytes, open_source
+
+ENGINES = {module.ENGINE: module for module in (sglang, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo)}
+FORMS: tuple[Form, ...] = tuple(chain.from_iterable(module.FORMS for module in (*ENGINES.values(), metrics, commands, routers)))
+
+_FIELDS = {field.name for field in msgspec.structs.fields(SourceFacts)} - {"name", "kind", "events", "problems"}
+_FLAGS = {field.name for field in msgspec.structs.fields(SourceFacts) if "bool" in str(field.type)}
+_LAST_HOLDS = {"page_size", "model", "context_len"}
+
+
+class Spec(Struct, frozen=True):
+    """One source as the caller named it, with the role the caller gave it, if any."""
+
+    source: str
+    role: str | None = None
+    token_variable: str | None = None
+
+
+def gather(specs: Sequence[Spec | str]) -> list[SourceFacts]:
+    """Read every source and give its facts, one for each engine process and rank found in it.
+
+    Raises:
+        EvidenceError: a source is not there or cannot be read.
+    """
+    found: list[SourceFacts] = []
+    for given in specs:
+        spec = Spec(given) if isinstance(given, str) else given
+        found += _gather_one(spec)
+    return found
+
+
+def _gather_one(spec: Spec) -> list[SourceFacts]:
+    from kvfence.evidence import endpoints
+
+    if endpoints.is_url(spec.source):
+        return [_with_role(facts, spec) for facts in endpoints.read_endpoint(spec.source, spec.token_variable)]
+    found: list[SourceFacts] = []
+    for name in expand(spec.source):
+        found += [_with_role(facts, spec) for facts in read_opened(open_source(name))]
+    return found
+
+
+def _with_role(facts: SourceFacts, spec: Spec) -> SourceFacts:
+    if spec.role is None:
+        return facts
+    problems = facts.problems
+    if isinstance(facts.role, Known) and facts.role.value != spec.role and not facts.role.default_of:
+        problems = (*problems, f"the caller says {spec.role}, the text says {facts.role.value}")
+    return msgspec.structs.replace(
+        facts, role=Known(spec.role, Origin(facts.name, key="given by the caller")), problems=problems
+    )
+
+
+def read_text(name: str, text: str | bytes) -> list[SourceFacts]:
+    """The facts of a text that is already here."""
+    return read_opened(open_bytes(name, text if isinstance(text, bytes) else text.encode()))
+
+
+def read_opened(opened: Opened) -> list[SourceFacts]:
+    """The facts of one open source."""
+    from kvfence.evidence.documents import read_document
+
+    blocks = opened.blocks()
+    first = next(blocks, Block(b"", 1))
+    whole = read_document(opened.name, first, blocks)
+    if isinstance(whole, list):
+        return whole
+    scan = Scan(opened.name, FORMS)
+    scan.feed(whole)
+    kind = kind_of_text(first.data[:HEAD_BYTES])
+    return facts_of_scan(scan, kind)
+
+
+def kind_of_text(head: bytes) -> str:
+    """Whether a text is a dump of metrics or a log, by its first lines."""
+    lines = [line for line in head.splitlines()[:50] if line.strip()]
+    samples = sum(line.startswith((b"# TYPE", b"# HELP", b"sglang:", b"vllm:", b"process_", b"python_")) for line in lines)
+    return "metrics" if lines and samples * 2 > len(lines) else "log"
+
+
+def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
+    """The facts of a scanned text: what holds for a whole process is given to each of its ranks."""
+    _join_only_command(scan)
+    problems = []
+    if scan.truncated_line:
+        problems.append("a line of more than a mebibyte was read in part")
+    if scan.sampled:
+        problems.append(f"{len(scan.sampled)} forms of line came very often: read in part, counted in full")
+    shared = scan.books.get(("", None))
+    found = []
+    for (process, rank), book in sorted(scan.books.items(), key=lambda item: (item[0][0], item[0][1] or 0)):
+        if _is_base(scan, process, rank):
+            continue
+        whole = Notebook(scan.name, Place(process, rank))
+        whole.merge(book)
+        if rank is not None and (base := scan.books.get((process, None))) is not None:
+            whole.merge(base)
+        if process and shared is not None and len(_processes(scan)) == 1:
+            whole.merge(shared)
+        whole.problems += problems
+        found.append(facts_of(whole, kind, _events(scan, process, rank)))
+    return found or [SourceFacts(scan.name, kind, problems=tuple(problems))]
+
+
+def _processes(scan: Scan) -> set[str]:
+    return {process for process, _ in scan.books if process}
+
+
+def _is_base(scan: Scan, process: str, rank: int | None) -> bool:
+    """Whether a notebook only completes others: a process's unranked lines, or the text around its only process."""
+    if rank is None and any(other == process and each is not None for other, each in scan.books):
+        return True
+    return process == "" and len(_processes(scan)) == 1
+
+
+def _join_only_command(scan: Scan) -> None:
+    """One launch command in a text belongs to whatever else the text says; several are processes of their own."""
+    found = [key for key in scan.books if key[0].startswith(commands.COMMAND_PROCESS)]
+    if len(found) != 1 or len(scan.books) == 1:
+        return
+    book = scan.books.pop(found[0])
+    target = scan.books.setdefault(("", None), Notebook(scan.name))
+    target.merge(book)
+    if found[0] in scan.events:
+        scan.events.setdefault(("", None), {}).update(scan.events.pop(found[0]))
+
+
+def _events(scan: Scan, process: str, rank: int | None) -> tuple[Event, ...]:
+    keys = {(process, rank), (process, None)} | ({("", None)} if len(_processes(scan)) <= 1 else set())
+    found: dict[str, Event] = {}
+    for key in keys:
+        for name, counted in scan.events.get(key, {}).items():
+            if name in SIGNATURES and name not in found:
+                found[name] = Event(name, counted.count, counted.first, counted.last)
+    return tuple(found[name] for name in SIGNATURES if name in found)
+
+
+def facts_of(book: Notebook, kind: str, events: Iterable[Event] = ()) -> SourceFacts:
+    """The facts of one notebook: each engine works out what follows, then the readings that hold are taken."""
+    engine = _engine(book)
+    for name, module in ENGINES.items():
+        if name in book.engines or name == engine:
+            module.derive(book)
+    add_defaults(book, engine)
+    if book.place.dp_rank is not None:
+        book.add(Found("dp_rank", book.place.dp_rank), _first_origin(book))
+    values: dict[str, object] = {}
+    for name in _FIELDS:
+        values[name] = _fact(book, name)
+    if engine and "engine" not in book:
+        values["engine"] = Known(engine, _first_origin(book))
+    name = book.source + (f"#{book.place.process}" if book.place.process else "")
+    if book.place.dp_rank is not None:
+        name += f"#DP{book.place.dp_rank}"
+    facts = SourceFacts(name, kind, events=tuple(events), problems=tuple(dict.fromkeys(book.problems)))
+    return msgspec.structs.replace(facts, **values)
+
+
+def _first_origin(book: Notebook) -> Origin:
+    rows = [row[0].origin for name in book.names() if (row := book.all(name))]
+    return min(rows, key=lambda origin: origin.line or 0) if rows else Origin(book.source)
+
+
+def _engine(book: Notebook) -> str:
+    named = book.choose("engine")
+    if named is not None:
+        return str(named.value)
+    command = book.choose("command_engine")
+    counts = {name: count for name, count in book.engines.items() if name}
+    if counts:
+        inner = {name: count for name, count in counts.items() if name != dynamo.ENGINE} or counts
+        return max(inner, key=lambda name: inner[name])
+    return str(command.value) if command is not None else ""
+
+
+def _fact(book: Notebook, name: str) -> Known[object] | Unknown:
+    chosen = book.choose(name)
+    if chosen is None:
+        return NOT_SEEN
+    rivals = _rivals(book, name, chosen)
+    if rivals and name == "role":
+        return Unknown(f"the text says both {rivals[0].value} (line {rivals[0].origin.line}) and {chosen.value}")
+    if rivals:
+        first = rivals[0]
+        book.problems.append(
+            f"{name} is {first.value} at line {first.origin.line} and {chosen.value} at line {chosen.origin.line}: the last holds"
+        )
+    value = bool(chosen.value) if name in _FLAGS else chosen.value
+    return Known(value, chosen.origin, chosen.default_of)
+
+
+def _rivals(book: Notebook, name: str, chosen: Reading) -> list[Reading]:
+    return [each for each in book.all(name) if each.weight == chosen.weight and each.value != chosen.value]
+
+
+def every(blocks: Iterable[Block], first: Block) -> Iterator[Block]:
+    """The first block and the rest."""
+    yield first
+    yield from blocks

@@ -1,0 +1,259 @@
+"""Finds the lines that say something in gigabytes of text: one automaton over big blocks, decoding only candidates.
+
+Not for: what the lines mean (the forms of each engine). Read ``readings.Form`` first.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import ahocorasick_rs
+
+from kvfence.evidence.facts import Origin
+from kvfence.evidence.lines import Unwrapped, begins_record, joined, place_of, quote, time_of
+from kvfence.evidence.readings import Form, Found, Line, Notebook, Place
+from kvfence.evidence.sources import Block
+
+LINE_BYTES_MAX = 1 << 20
+"""A longer line is read up to here from its start, and around each anchor beyond that."""
+
+READS_OF_AN_ANCHOR_MAX = 256
+"""So often is one anchor's line read in full; after that, the last one of each block. Events are always counted."""
+
+AHEAD_LINES_MAX = 60
+NOTEBOOKS_MAX = 4096
+SEGMENTS_MAX = 64
+MATCHES_OF_A_LINE_MAX = 8
+
+EVENT = "event"
+_Key = tuple[str, int | None]
+
+
+class Counted:
+    """How often an event's anchor was hit, with its first and last line."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, first: Origin) -> None:
+        self.count = 0
+        self.first = first
+        self.last = first
+
+
+class Scan:
+    """One pass over one source: fills a notebook for each process and rank it meets."""
+
+    def __init__(self, name: str, forms: Sequence[Form]) -> None:
+        self.name = name
+        self.books: dict[_Key, Notebook] = {}
+        self.events: dict[_Key, dict[str, Counted]] = {}
+        self.truncated_line = False
+        self.sampled: set[str] = set()
+        self._anchors: list[str] = []
+        self._forms: list[list[Form]] = []
+        self._read: list[int] = []
+        index: dict[str, int] = {}
+        for form in forms:
+            for anchor in form.anchors:
+                at = index.setdefault(anchor, len(index))
+                if at == len(self._anchors):
+                    self._anchors.append(anchor)
+                    self._forms.append([])
+                    self._read.append(0)
+                self._forms[at].append(form)
+        self._automaton = _automaton(tuple(self._anchors))
+
+    def book(self, place: Place) -> Notebook:
+        """The notebook of a process and rank."""
+        key = (place.process, place.dp_rank)
+        if key not in self.books:
+            if len(self.books) >= NOTEBOOKS_MAX:
+                return self.books[next(iter(self.books))]
+            self.books[key] = Notebook(self.name, place)
+        return self.books[key]
+
+    def feed(self, blocks: Iterable[Block]) -> None:
+        """Read blocks of whole lines, in order."""
+        for block in blocks:
+            hits = self._automaton.find_matches_as_indexes(block.data)
+            if hits:
+                self._read_block(block, hits)
+
+    def _read_block(self, block: Block, hits: Sequence[tuple[int, int, int]]) -> None:
+        data, position, number = block.data, 0, block.first_line
+        for start, anchors in self._candidates(data, hits):
+            number += data.count(b"\n", position, start)
+            position = start
+            end = data.find(b"\n", start)
+            self._read_line(_RawLine(data, start, len(data) if end < 0 else end, number), anchors)
+
+    def _candidates(self, data: bytes, hits: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, dict[int, int]]]:
+        """Lines to read, each with its anchors and where they are; of anchors met too often, the block's last."""
+        last = {hit[0]: hit[1] for hit in hits}
+        line_start, line_end, anchors = -1, -1, dict[int, int]()
+        for index, offset, _ in hits:
+            if self._read[index] >= READS_OF_AN_ANCHOR_MAX and last[index] != offset:
+                self._count_only(index)
+                continue
+            if offset >= line_end or line_start < 0:
+                if anchors:
+                    yield line_start, anchors
+                anchors = {}
+                line_start = data.rfind(b"\n", 0, offset) + 1
+                line_end = data.find(b"\n", offset)
+                line_end = len(data) if line_end < 0 else line_end
+            if index not in anchors:
+                self._read[index] += 1
+                anchors[index] = offset
+        if anchors:
+            yield line_start, anchors
+
+    def _count_only(self, index: int) -> None:
+        self.sampled.add(self._anchors[index])
+        for counted in (events.get(self._anchors[index]) for events in self.events.values()):
+            if counted is not None:
+                counted.count += 1
+                return
+
+    def _read_line(self, raw: "_RawLine", anchors: dict[int, int]) -> None:
+        text = raw.text(min(anchors.values()))
+        self.truncated_line = self.truncated_line or raw.cut
+        for segment in islice(_segments(text), SEGMENTS_MAX):
+            wrapped = Unwrapped(segment)
+            body = _completed(wrapped, raw)
+            inner = body.split("\n") if "\n" in body else [body]
+            for offset, part in enumerate(inner):
+                following = tuple(inner[offset + 1 :])
+                line = Line(part, raw.number, self.name, _look_ahead(following, raw))
+                line.place = place_of(part, wrapped.process)
+                line.at = time_of(part) or wrapped.at
+                line.continued = raw.continues
+                self._read_forms(line, anchors)
+
+    def _read_forms(self, line: Line, anchors: dict[int, int]) -> None:
+        seen: set[int] = set()
+        for index in anchors:
+            for form in self._forms[index]:
+                if id(form) not in seen:
+                    seen.add(id(form))
+                    self._read_form(form, index, line)
+
+    def _read_form(self, form: Form, index: int, line: Line) -> None:
+        if not any(anchor in line.text for anchor in form.anchors):
+            return
+        for text, match in matches(form, line):
+            found = list(form.read(match, line))
+            if not found:
+                continue
+            book = self.book(line.place)
+            origin = Origin(line.source, line.number, quote(text, match.start()), line.at)
+            book.saw(form.engine)
+            for item in found:
+                if item.name == EVENT:
+                    self._count(book, index, Counted(origin), str(item.value))
+                else:
+                    book.add(item, origin)
+
+    def _count(self, book: Notebook, index: int, new: Counted, name: str) -> None:
+        events = self.events.setdefault((book.place.process, book.place.dp_rank), {})
+        counted = events.setdefault(name, new)
+        events.setdefault(self._anchors[index], counted)
+        counted.count += 1
+        counted.last = new.first
+
+
+def matches(form: Form, line: Line) -> Iterator[tuple[str, re.Match[str]]]:
+    """The form's matches in a line; where there is none, in the line joined with its continuation."""
+    text = line.text
+    found = list(islice(form.pattern.finditer(text), MATCHES_OF_A_LINE_MAX))
+    if found and not _number_goes_on(found[-1], line):
+        for match in found:
+            yield text, match
+        return
+    for cut in (True, False) if found else (False, True):
+        whole = joined(text, line.rest(), cut)
+        match = form.pattern.search(whole) if whole != text else None
+        if match is not None and match.start() < len(text):
+            yield whole, match
+            return
+    for match in found:
+        yield text, match
+
+
+def _number_goes_on(match: re.Match[str], line: Line) -> bool:
+    """Whether the matched text ends in a digit at the very end of the line and the next line begins with one."""
+    text = line.text
+    if match.end() < len(text) or not text[-1:].isdigit():
+        return False
+    rest = line.rest()
+    return bool(rest) and rest[0][:1].isdigit() and not begins_record(rest[0])
+
+
+class _RawLine:
+    """A line's bytes in its block, and the lines after it."""
+
+    __slots__ = ("continues", "cut", "data", "end", "number", "start")
+
+    def __init__(self, data: bytes, start: int, end: int, number: int) -> None:
+        self.data, self.start, self.end, self.number = data, start, end, number
+        self.cut = end - start > LINE_BYTES_MAX
+        self.continues = data[max(0, start - 3) : start].rstrip(b"\r\n").endswith(b"\\")
+
+    def text(self, anchor: int) -> str:
+        """The line decoded; of an over-long one, the part around the anchor."""
+        start = self.start if anchor - self.start < LINE_BYTES_MAX // 2 else anchor - 4096
+        return self.data[start : min(self.end, start + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
+
+    def following(self, count: int) -> Iterator[str]:
+        """Up to ``count`` lines after this one, each bounded."""
+        position = self.end + 1
+        for _ in range(count):
+            if position >= len(self.data):
+                return
+            end = self.data.find(b"\n", position)
+            end = len(self.data) if end < 0 else end
+            yield self.data[position : min(end, position + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
+            position = end + 1
+
+
+def _look_ahead(inner: tuple[str, ...], raw: _RawLine) -> Callable[[int], tuple[str, ...]]:
+    def look(count: int) -> tuple[str, ...]:
+        count = min(count, AHEAD_LINES_MAX)
+        found = list(inner[:count])
+        found += [Unwrapped(text).text for text in raw.following(count - len(found))]
+        return tuple(found)
+
+    return look
+
+
+def _segments(text: str) -> list[str]:
+    """Progress bars overwrite a line with carriage returns: each piece is a line of its own."""
+    return text.rstrip("\r").split("\r") if "\r" in text else [text]
+
+
+def _completed(wrapped: Unwrapped, raw: _RawLine) -> str:
+    """The text of a line with the pieces that a container runtime cut off it."""
+    if not wrapped.partial:
+        return wrapped.text
+    parts, length = [wrapped.text], len(wrapped.text)
+    for following in raw.following(AHEAD_LINES_MAX):
+        more = Unwrapped(following)
+        parts.append(more.text)
+        length += len(more.text)
+        if not more.partial or length > LINE_BYTES_MAX:
+            break
+    return "".join(parts)
+
+
+_automata: dict[tuple[str, ...], ahocorasick_rs.BytesAhoCorasick] = {}
+
+
+def _automaton(anchors: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
+    if anchors not in _automata:
+        _automata[anchors] = ahocorasick_rs.BytesAhoCorasick([anchor.encode() for anchor in anchors])
+    return _automata[anchors]
+
+
+def found_event(name: str) -> list[Found]:
+    """What a form gives when its line is a run-time signature."""
+    return [Found(EVENT, name)]

@@ -1,0 +1,183 @@
+"""Opens whatever evidence a person names: files, globs, standard input, rotated and compressed sets, in bounded memory.
+
+What a thing is, is told from its bytes, never from its name. URLs are not opened here (``kvfence.evidence.endpoints``).
+"""
+
+import codecs
+import glob
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from backports import zstd
+from msgspec import Struct
+
+from kvfence.core.errors import EvidenceError
+
+BLOCK_BYTES = 1 << 22
+CARRY_BYTES_MAX = 1 << 23
+"""A line longer than this is handed on in pieces: memory stays bounded whatever the file."""
+
+DOCUMENT_BYTES_MAX = 1 << 26
+"""A JSON, YAML or configuration document is read whole up to this size."""
+
+HEAD_BYTES = 1 << 16
+FILES_MAX = 10_000
+SPEC_STDIN = "-"
+
+_GZIP, _ZSTD, _BZ2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00"
+
+
+class Block(Struct, frozen=True):
+    """Whole lines of a text (or a piece of an over-long one) and the number of the first."""
+
+    data: bytes
+    first_line: int
+
+
+class Opened(Struct):
+    """An open source: its name as shown, and its bytes, decompressed and in UTF-8."""
+
+    name: str
+    stream: BinaryIO
+    is_live: bool = False
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of whole lines, bounded; ends quietly where a compressed file is cut off."""
+        return blocks(self.stream)
+
+
+def expand(spec: str) -> list[str]:
+    """The files a SOURCE names: itself, the matches of a glob, or a directory's files; ``-`` is standard input.
+
+    Raises:
+        EvidenceError: nothing there.
+    """
+    if spec == SPEC_STDIN:
+        return [spec]
+    path = Path(spec)
+    if path.is_dir():
+        found = sorted(str(each) for each in path.rglob("*") if each.is_file() and not each.name.startswith("."))
+    elif path.exists():
+        return [spec]
+    elif glob.has_magic(spec):
+        found = sorted(each for each in glob.glob(spec, recursive=True) if os.path.isfile(each))
+    else:
+        raise EvidenceError(f"{spec}: no such file; name a log, a manifest, a URL (http://...) or - for standard input")
+    if not found:
+        raise EvidenceError(f"{spec}: no file there; check the pattern or the directory")
+    if len(found) > FILES_MAX:
+        raise EvidenceError(f"{spec}: {len(found)} files; name at most {FILES_MAX}")
+    return found
+
+
+def open_source(name: str) -> Opened:
+    """Open one file or standard input.
+
+    Raises:
+        EvidenceError: it cannot be read.
+    """
+    if name == SPEC_STDIN:
+        return Opened("-", _decoded(sys.stdin.buffer))
+    try:
+        raw = open(name, "rb")  # noqa: SIM115 -- the caller reads it to its end
+    except OSError as error:
+        raise EvidenceError(f"{name}: {error.strerror or error}; give the auditor read access") from error
+    return Opened(name, _decoded(cast(BinaryIO, raw)))
+
+
+def open_bytes(name: str, data: bytes) -> Opened:
+    """A source that is already in memory (an answer of an endpoint, a test)."""
+    return Opened(name, _decoded(io.BytesIO(data)))
+
+
+def blocks(stream: BinaryIO) -> Iterator[Block]:
+    """Cut a byte stream into blocks that end at a line's end; an over-long line is cut into pieces."""
+    carry, line = b"", 1
+    while True:
+        chunk = _read(stream, BLOCK_BYTES)
+        if not chunk:
+            break
+        data = carry + chunk if carry else chunk
+        cut = data.rfind(b"\n") + 1
+        if cut == 0 and len(data) < CARRY_BYTES_MAX:
+            carry = data
+            continue
+        whole, carry = (data[:cut], data[cut:]) if cut else (data, b"")
+        yield Block(whole, line)
+        line += whole.count(b"\n")
+    if carry:
+        yield Block(carry, line)
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    try:
+        return stream.read(size)
+    except (EOFError, OSError, zlib.error, zstd.ZstdError):
+        return b""
+
+
+def _decoded(stream: BinaryIO) -> BinaryIO:
+    """The stream decompressed and in UTF-8, as its first bytes say, through up to three layers."""
+    buffered = cast(BinaryIO, stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream)))
+    for _ in range(3):
+        head = _peek(buffered)
+        if head.startswith(_GZIP):
+            inner: object = gzip.GzipFile(fileobj=buffered)
+        elif head.startswith(_ZSTD):
+            inner = zstd.ZstdFile(buffered)
+        elif head.startswith(_BZ2) or head.startswith(_XZ):
+            inner = _rare(buffered, head)
+        else:
+            break
+        buffered = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, inner), BLOCK_BYTES))
+    head = _peek(buffered)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return cast(BinaryIO, io.BufferedReader(_Recoded(buffered, "utf-16")))
+    return buffered
+
+
+def _peek(stream: BinaryIO) -> bytes:
+    try:
+        return cast(io.BufferedReader, stream).peek(8)[:8]
+    except (EOFError, OSError, zlib.error, zstd.ZstdError):
+        return b""
+
+
+def _rare(stream: BinaryIO, head: bytes) -> object:
+    import bz2
+    import lzma
+
+    return bz2.BZ2File(stream) if head.startswith(_BZ2) else lzma.LZMAFile(stream)
+
+
+class _Recoded(io.RawIOBase):
+    """Reads another encoding as UTF-8."""
+
+    def __init__(self, stream: BinaryIO, encoding: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._left = b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fill the buffer with as much UTF-8 as there is."""
+        view = memoryview(cast(bytearray, buffer))
+        while not self._left:
+            chunk = _read(self._stream, BLOCK_BYTES)
+            self._left = self._decoder.decode(chunk, final=not chunk).encode()
+            if not chunk and not self._left:
+                return 0
+        count = min(len(view), len(self._left))
+        view[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
