@@ -1,4 +1,4 @@
-"""Answers of HTTP endpoints, live or saved: ``/server_info``, ``/props``, ``/info``, ``/v1/models``, ``/v1/loads``, Prometheus.
+"""Answers of HTTP endpoints, live or saved: ``/server_info``, ``/props``, ``/info``, ``/v1/models``, Prometheus.
 
 Not for: fetching them (``endpoints.py``).
 """
@@ -12,7 +12,13 @@ from kvfence.evidence.lines import quote
 from kvfence.evidence.metrics import place_of_sample, read_sample
 from kvfence.evidence.readings import Found, Notebook, Place
 
-_SGLANG_KEYS = {"internal_states", "max_req_input_len", "disaggregation_mode", "mem_fraction_static", "chunked_prefill_size"}
+_SGLANG_KEYS = {
+    "internal_states",
+    "max_req_input_len",
+    "disaggregation_mode",
+    "mem_fraction_static",
+    "chunked_prefill_size",
+}
 _TGI_KEYS = {"max_batch_total_tokens", "max_total_tokens", "max_input_tokens", "max_input_length", "model_id"}
 
 

@@ -11,7 +11,9 @@ from msgspec import Struct
 from kvfence.evidence.readings import Found
 
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[(\[{]|[)\]}]|,|[^'\"()\[\]{},]+|['\"]", re.DOTALL)
-_ITEM = re.compile(r"^\s*(?:'(?P<q>[\w.-]+)'|\"(?P<d>[\w.-]+)\"|(?P<b>[A-Za-z_][\w.-]*))\s*(?:=|:)\s*(?P<value>.*)$", re.DOTALL)
+_ITEM = re.compile(
+    r"^\s*(?:'(?P<q>[\w.-]+)'|\"(?P<d>[\w.-]+)\"|(?P<b>[A-Za-z_][\w.-]*))\s*(?:=|:)\s*(?P<value>.*)$", re.DOTALL
+)
 _SOME = re.compile(r"^Some\((.*)\)$", re.DOTALL)
 _ENUM = re.compile(r"^<[\w.]+: (.*)>$")
 ITEMS_MAX = 5000
@@ -95,7 +97,7 @@ def stated(arguments: Mapping[str, object], table: Mapping[str, Argument]) -> It
             continue
         found = as_kind(value, argument.kind)
         if found is not None:
-            yield Found(argument.name, found, argument.weight)
+            yield Found(argument.name, found, argument.weight, near=key)
 
 
 def as_kind(value: object, kind: str) -> int | float | bool | str | None:

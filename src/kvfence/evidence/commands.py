@@ -33,8 +33,9 @@ _READERS = {
 }  # fmt: skip
 _ALIASES: dict[str, dict[str, str]] = {
     sglang.ENGINE: {
-        "tp": "tp_size", "tensor_parallel_size": "tp_size", "dp": "dp_size", "data_parallel_size": "dp_size", "pp": "pp_size",
-        "pipeline_parallel_size": "pp_size", "model": "model_path", "decode_context_parallel_size": "dcp_size", "dcp": "dcp_size",
+        "tp": "tp_size", "tensor_parallel_size": "tp_size", "dp": "dp_size", "data_parallel_size": "dp_size",
+        "pp": "pp_size", "pipeline_parallel_size": "pp_size", "model": "model_path", "dcp": "dcp_size",
+        "decode_context_parallel_size": "dcp_size",
     },
     vllm.ENGINE: {
         "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization",
@@ -221,6 +222,7 @@ def _read_launch(match: re.Match[str], line: Line) -> Iterable[Found]:
     command = parse_command(text[_command_start(text, match.start()) :])
     if not command.arguments:
         return
+    line.text = text
     line.place = Place(f"{COMMAND_PROCESS}{line.number}", line.place.dp_rank)
     yield Found("command_engine", command.engine)
     yield from read_command(command)
@@ -239,24 +241,24 @@ def _read_flag(match: re.Match[str], line: Line) -> Iterable[Found]:
     yield from read_command(command)
 
 
-def _read_environment(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_environment(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield from read_variable(match["name"], match["value"])
 
 
 _LAUNCH_ANCHORS = (
-    "sglang.launch_server", "sglang serve", "dynamo.sglang", "vllm serve", "vllm.entrypoints", "dynamo.vllm", "trtllm-serve",
-    "dynamo.trtllm", "llama-server", "text-generation-launcher", "lmdeploy serve",
+    "sglang.launch_server", "sglang serve", "dynamo.sglang", "vllm serve", "vllm.entrypoints", "dynamo.vllm",
+    "trtllm-serve", "dynamo.trtllm", "llama-server", "text-generation-launcher", "lmdeploy serve",
 )  # fmt: skip
 _FLAG_ANCHORS = tuple("--" + name.replace("_", "-") for name in _FLAGS_OF)
+
+_LOG_NAMES = "|".join(sorted(_LOG_ENVIRONMENT, key=len, reverse=True))
+_ASSIGNED = r"\\?['\"]?\s?[=:]\s?\\?['\"]?(?P<value>[\w.]{1,40})(?![\w.$])"
 
 FORMS: tuple[Form, ...] = (
     reading("", _LAUNCH_ANCHORS, "|".join(pattern for _, pattern in _LAUNCHERS), _read_launch),
     reading("", _FLAG_ANCHORS, rf"(?<![\w`(-])(?:{'|'.join(_FLAG_ANCHORS)})(?=[ =]\S|\s*$)", _read_flag),
-    reading(
-        "", _LOG_ENVIRONMENT, rf"(?P<name>{'|'.join(sorted(_LOG_ENVIRONMENT, key=len, reverse=True))})\\?['\"]?\s?[=:]\s?\\?['\"]?(?P<value>[\w.]{{1,40}})(?![\w.$])",
-        _read_environment,
-    ),
-)  # fmt: skip
+    reading("", _LOG_ENVIRONMENT, rf"(?P<name>{_LOG_NAMES}){_ASSIGNED}", _read_environment),
+)
 
 
 def split(text: str) -> list[str]:
@@ -272,9 +274,13 @@ def quoted(word: str) -> str:
 def launcher(engine: str) -> str:
     """The words that launch an engine whose image starts it by itself."""
     return {
-        sglang.ENGINE: "python -m sglang.launch_server", vllm.ENGINE: "vllm serve", tgi.ENGINE: "text-generation-launcher",
-        llama_cpp.ENGINE: "llama-server", tensorrt_llm.ENGINE: "trtllm-serve", lmdeploy.ENGINE: "lmdeploy serve api_server",
-    }.get(engine, engine)  # fmt: skip
+        sglang.ENGINE: "python -m sglang.launch_server",
+        vllm.ENGINE: "vllm serve",
+        tgi.ENGINE: "text-generation-launcher",
+        llama_cpp.ENGINE: "llama-server",
+        tensorrt_llm.ENGINE: "trtllm-serve",
+        lmdeploy.ENGINE: "lmdeploy serve api_server",
+    }.get(engine, engine)
 
 
 def shown(command: Command, words: Sequence[str]) -> str:

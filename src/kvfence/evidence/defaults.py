@@ -1,4 +1,4 @@
-"""Defaults that a version documents: used only where the version is known, is no fork, and nothing in the text says else.
+"""Defaults that a version documents: used only for a known version that is no fork, where the text says nothing else.
 
 An environment that nobody showed may still differ: each such value is marked ``default_of``.
 """
@@ -20,7 +20,9 @@ _TABLE: tuple[tuple[str, str, str, str, Value, tuple[str, ...]], ...] = (
     ("vllm", "failure_policy", "0.14.1", "0.18", "recompute", ("prefill", "decode")),
     ("vllm", "failure_policy", "0.18.1", "0.34", "fail", ("prefill", "decode")),
 )
-_BUILDS = re.compile(r"^(?:cu\d{2,3}|cpu|rocm[\d.]*|xpu|neuron\w*|tpu|g[0-9a-f]{6,40}(?:\.\w+)*|[0-9a-f]{7,40}|d\d{8})(?:\.(?:cu\d{2,3}|cpu|rocm[\d.]*|d\d{8}|g[0-9a-f]+))*$")
+_BUILDS = re.compile(
+    r"^(?:cu\d{2,3}|cpu|rocm[\d.]*|xpu|neuron\w*|tpu|g[0-9a-f]{6,40}(?:\.\w+)*|[0-9a-f]{7,40}|d\d{8})(?:\.(?:cu\d{2,3}|cpu|rocm[\d.]*|d\d{8}|g[0-9a-f]+))*$"
+)
 
 
 def is_fork(text: str) -> bool | None:
@@ -47,5 +49,7 @@ def add_defaults(book: Notebook, engine: str) -> None:
     for name, fact, first, end, value, roles in _TABLE:
         if name == engine and fact not in book and Version(first) <= version < Version(end):
             if role is not None and role.value in roles and not version.is_prerelease:
-                origin = Origin(book.source, chosen.origin.line, chosen.origin.quote, chosen.origin.at, "documented default")
+                origin = Origin(
+                    book.source, chosen.origin.line, chosen.origin.quote, chosen.origin.at, "documented default"
+                )
                 book.add(Found(fact, value, 1, f"{engine} {version}"), origin)

@@ -8,7 +8,9 @@ from kvfence.evidence.facts import Event, Known, Origin, SourceFacts
 from kvfence.evidence.signatures import gravest
 
 _FIELDS = tuple(
-    field.name for field in msgspec.structs.fields(SourceFacts) if field.name not in {"name", "kind", "events", "problems"}
+    field.name
+    for field in msgspec.structs.fields(SourceFacts)
+    if field.name not in {"name", "kind", "events", "problems"}
 )
 _SMALLEST = {"pool_tokens", "pool_tokens_swa", "pool_tokens_estimated", "effective_input_limit", "context_len"}
 _REAL_DATA = {"none": False, "partial": True, "all": True}
@@ -32,7 +34,7 @@ def source_document(name: str, parts: Sequence[SourceFacts]) -> dict[str, object
     origins: dict[str, object] = {}
     for field in _FIELDS:
         known = [value for part in parts if isinstance(value := getattr(part, field), Known)]
-        held = _held(field, known, len(parts))
+        held = _held(field, known)
         document[field] = None if held is None else held.value
         if held is not None:
             origins[field] = _shown(held)
@@ -48,7 +50,7 @@ def source_document(name: str, parts: Sequence[SourceFacts]) -> dict[str, object
     return document
 
 
-def _held(field: str, known: Sequence[Known[object]], parts: int) -> Known[object] | None:
+def _held(field: str, known: Sequence[Known[object]]) -> Known[object] | None:
     values = {repr(each.value) for each in known}
     if len(values) == 1:
         return known[0]

@@ -9,11 +9,13 @@ ENGINE = "dynamo"
 
 FORMS: tuple[Form, ...] = (
     plain(
-        ENGINE, "KV-cache capacity: ",
-        r"KV-cache capacity: total_kv_blocks={N}, kv_cache_block_size=(?P<page_size>{N}), max_kv_tokens=(?P<pool_tokens>{N})",
+        ENGINE,
+        "KV-cache capacity: ",
+        r"KV-cache capacity: total_kv_blocks={N}, kv_cache_block_size=(?P<page_size>{N}), "
+        r"max_kv_tokens=(?P<pool_tokens>{N})",
         weight=8,
     ),
-)  # fmt: skip
+)
 
 
 def is_liveness(answer: Mapping[str, object]) -> bool:

@@ -38,7 +38,7 @@ def typed(name: str, text: str) -> Value:
 
 
 def plain(engine: str, anchors: str | tuple[str, ...], pattern: str, *always: Found, weight: int = 5) -> Form:
-    """A form whose named groups are the readings; ``{N}`` in the pattern is a whole number, ``always`` comes with it."""
+    """A form whose named groups are the readings (``{N}`` is a whole number); ``always`` comes with them."""
     compiled = compiled_form(pattern)
 
     def read(match: re.Match[str], line: Line) -> Iterable[Found]:

@@ -1,36 +1,31 @@
-"""Gathers facts: every source is opened, told apart by content, read, and given as one ``SourceFacts`` a process and rank.
+"""Gathers facts: each source is opened, told apart by content, read: one ``SourceFacts`` a process and rank.
 
 Nothing is summed over ranks; a role comes from the text or from the caller, never from a name. Not for: judging.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from kvfence.evidence import commands, dynamo, llama_cpp, lmdeploy, metrics, routers, sglang, tensorrt_llm, tgi, vllm
 from kvfence.evidence.defaults import add_defaults
+from kvfence.evidence.deployment import Spec, is_deployment, load_deployment, specs_of
 from kvfence.evidence.facts import NOT_SEEN, Event, Known, Origin, SourceFacts, Unknown
 from kvfence.evidence.readings import Form, Found, Notebook, Place, Reading
 from kvfence.evidence.scan import Scan
 from kvfence.evidence.signatures import SIGNATURES
-from kvfence.evidence.sources import HEAD_BYTES, Block, Opened, expand, open_bytes, open_source
+from kvfence.evidence.sources import HEAD_BYTES, SPEC_STDIN, Block, Opened, expand, open_bytes, open_source
 
 ENGINES = {module.ENGINE: module for module in (sglang, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo)}
-FORMS: tuple[Form, ...] = tuple(chain.from_iterable(module.FORMS for module in (*ENGINES.values(), metrics, commands, routers)))
+FORMS: tuple[Form, ...] = tuple(
+    chain.from_iterable(module.FORMS for module in (*ENGINES.values(), metrics, commands, routers))
+)
 
 _FIELDS = {field.name for field in msgspec.structs.fields(SourceFacts)} - {"name", "kind", "events", "problems"}
 _FLAGS = {field.name for field in msgspec.structs.fields(SourceFacts) if "bool" in str(field.type)}
 _LAST_HOLDS = {"page_size", "model", "context_len"}
-
-
-class Spec(Struct, frozen=True):
-    """One source as the caller named it, with the role the caller gave it, if any."""
-
-    source: str
-    role: str | None = None
-    token_variable: str | None = None
 
 
 def gather(specs: Sequence[Spec | str]) -> list[SourceFacts]:
@@ -53,6 +48,10 @@ def _gather_one(spec: Spec) -> list[SourceFacts]:
         return [_with_role(facts, spec) for facts in endpoints.read_endpoint(spec.source, spec.token_variable)]
     found: list[SourceFacts] = []
     for name in expand(spec.source):
+        if name != SPEC_STDIN and is_deployment(name):
+            inner = specs_of(load_deployment(name), str(Path(name).parent))
+            found += gather([each for each in inner if each.source != name])
+            continue
         found += [_with_role(facts, spec) for facts in read_opened(open_source(name))]
     return found
 
@@ -91,7 +90,9 @@ def read_opened(opened: Opened) -> list[SourceFacts]:
 def kind_of_text(head: bytes) -> str:
     """Whether a text is a dump of metrics or a log, by its first lines."""
     lines = [line for line in head.splitlines()[:50] if line.strip()]
-    samples = sum(line.startswith((b"# TYPE", b"# HELP", b"sglang:", b"vllm:", b"process_", b"python_")) for line in lines)
+    samples = sum(
+        line.startswith((b"# TYPE", b"# HELP", b"sglang:", b"vllm:", b"process_", b"python_")) for line in lines
+    )
     return "metrics" if lines and samples * 2 > len(lines) else "log"
 
 
@@ -200,7 +201,8 @@ def _fact(book: Notebook, name: str) -> Known[object] | Unknown:
     if rivals:
         first = rivals[0]
         book.problems.append(
-            f"{name} is {first.value} at line {first.origin.line} and {chosen.value} at line {chosen.origin.line}: the last holds"
+            f"{name} is {first.value} at line {first.origin.line} and {chosen.value} at line "
+            f"{chosen.origin.line}: the last holds"
         )
     value = bool(chosen.value) if name in _FLAGS else chosen.value
     return Known(value, chosen.origin, chosen.default_of)
@@ -208,9 +210,3 @@ def _fact(book: Notebook, name: str) -> Known[object] | Unknown:
 
 def _rivals(book: Notebook, name: str, chosen: Reading) -> list[Reading]:
     return [each for each in book.all(name) if each.weight == chosen.weight and each.value != chosen.value]
-
-
-def every(blocks: Iterable[Block], first: Block) -> Iterator[Block]:
-    """The first block and the rest."""
-    yield first
-    yield from blocks

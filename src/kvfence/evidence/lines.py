@@ -19,7 +19,9 @@ _MARKDOWN = re.compile(r"^(?:\s{0,3}>\s?)+")
 _TIME = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"
 )
-_RAY = re.compile(r"\((?P<actor>[A-Za-z_][\w.:-]{0,80}?)(?:_DP(?P<dp>\d+))?(?:_[A-Z]+\d+)*\s+pid=(?P<pid>\d+)[^)]{0,80}\)")
+_RAY = re.compile(
+    r"\((?P<actor>[A-Za-z_][\w.:-]{0,80}?)(?:_DP(?P<dp>\d+))?(?:_[A-Z]+\d+)*\s+pid=(?P<pid>\d+)[^)]{0,80}\)"
+)
 _RANK = re.compile(r"\[[^\]]{0,60}?\bDP(?P<dp>\d+)\b[^\]]{0,40}\]")
 _NEW_RECORD = re.compile(
     r"^\s*(?:$|\[|\{|\(|#|--|```|[|>*-] |\d{4}[-/]\d\d|\d\d:\d\d:\d\d|\d+\.\d\d\.\d{3}\.\d{3} |[IWEF]\d{4} |"
@@ -27,7 +29,9 @@ _NEW_RECORD = re.compile(
 )
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _CONTROL.update({9: "\\t", 10: "\\n", 13: "\\r"})
-_CONTROL.update({code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)})
+_CONTROL.update(
+    {code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)}
+)
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "event", "text", "line", "body", "content", "textPayload", "data")
 _TIME_KEYS = ("time", "timestamp", "ts", "@timestamp", "asctime")
 JSON_CHARS_MAX = 1 << 20

@@ -44,46 +44,84 @@ def read_props(props: Mapping[str, object]) -> Iterator[Found]:
         yield Found("model", path)
 
 
-def _read_slot(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_slot(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("slot_context", whole(match["context"]))
     if match["id"] is not None:
         yield Found("slot_id", int(match["id"]))
 
 
-def _read_cells(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_cells(match: re.Match[str], _line: Line) -> Iterable[Found]:
     text = match.string
     is_swa = re.search(r"(?<!non-)SWA\b", text[: match.start()]) is not None
     streams = int(match["streams"] or 1)
     yield Found("swa_cells" if is_swa else "cells", whole(match["cells"]) * max(1, streams))
 
 
-def _read_iswa(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_iswa(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("cells" if match["non"] else "swa_cells", whole(match["cells"]), 7)
 
 
 FORMS: tuple[Form, ...] = (
-    plain(ENGINE, "< n_ctx_train", r"n_ctx_(?:seq|per_seq) \((?P<sequence_context>{N})\) < n_ctx_train \((?P<model_context>{N})\)", weight=6),
-    plain(ENGINE, "> n_ctx_train", r"n_ctx_(?:seq|per_seq|pre_seq) \((?P<sequence_context>{N})\) > n_ctx_train \((?P<model_context>{N})\)", weight=6),
+    plain(
+        ENGINE,
+        "< n_ctx_train",
+        r"n_ctx_(?:seq|per_seq) \((?P<sequence_context>{N})\) < n_ctx_train \((?P<model_context>{N})\)",
+        weight=6,
+    ),
+    plain(
+        ENGINE,
+        "> n_ctx_train",
+        r"n_ctx_(?:seq|per_seq|pre_seq) \((?P<sequence_context>{N})\) > n_ctx_train \((?P<model_context>{N})\)",
+        weight=6,
+    ),
     plain(ENGINE, "n_ctx_seq", r"\bn_ctx_seq\s{0,8}= (?P<sequence_context>{N})"),
     plain(ENGINE, "n_ctx_per_seq", r"\bn_ctx_per_seq\s{0,8}= (?P<sequence_context>{N})"),
     plain(ENGINE, "n_ctx_train", r"\bn_ctx_train\s{0,12}= (?P<model_context>{N})"),
-    plain(ENGINE, "n_ctx  ", r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): n_ctx\s{2,12}= (?P<total_context>{N})"),
+    plain(
+        ENGINE,
+        "n_ctx  ",
+        r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): n_ctx\s{2,12}= (?P<total_context>{N})",
+    ),
     plain(ENGINE, "n_seq_max", r"llama_\w{3,40}: n_seq_max\s{0,8}= (?P<sequences>{N})"),
     plain(ENGINE, "kv_unified", r"\bkv_unified\s{0,8}= '?true\b", Found("unified", True)),
     plain(ENGINE, "kv_unified", r"\bkv_unified\s{0,8}= '?false\b", Found("unified", False)),
-    plain(ENGINE, "--kv-unified-per-slot", r"capping per-slot context \((?P<total_context>{N})\) to --kv-unified-per-slot \((?P<slot_context>{N})\)", Found("unified", True), weight=4),
+    plain(
+        ENGINE,
+        "--kv-unified-per-slot",
+        r"capping per-slot context \((?P<total_context>{N})\) to --kv-unified-per-slot \((?P<slot_context>{N})\)",
+        Found("unified", True),
+        weight=4,
+    ),
     plain(ENGINE, "n_slots = ", r"\bn_slots = (?P<slots>{N})", weight=7),
     plain(ENGINE, "n_slots=", r"\binitializing slots\b.{0,80}\bn_slots=(?P<slots>{N})", weight=7),
-    reading(ENGINE, "new slot", r"(?:\bid\s{1,3}(?P<id>\d{1,5}) \|[^|]{0,40}\| )?new slot,? n_ctx(?:_slot)? = (?P<context>{N})", _read_slot),
-    reading(ENGINE, "n_ctx_slot=", r"\bnew slot\b.{0,120}?\bid_slot=(?P<id>\d{1,5}) n_ctx_slot=(?P<context>{N})", _read_slot),
+    reading(
+        ENGINE,
+        "new slot",
+        r"(?:\bid\s{1,3}(?P<id>\d{1,5}) \|[^|]{0,40}\| )?new slot,? n_ctx(?:_slot)? = (?P<context>{N})",
+        _read_slot,
+    ),
+    reading(
+        ENGINE, "n_ctx_slot=", r"\bnew slot\b.{0,120}?\bid_slot=(?P<id>\d{1,5}) n_ctx_slot=(?P<context>{N})", _read_slot
+    ),
     plain(ENGINE, "n_slots = ", r"\bn_slots = {N}, n_ctx_slot = (?P<slot_context>{N})"),
-    reading(ENGINE, "SWA KV cache, size = ", r"creating\s+(?P<non>non-)?SWA KV cache, size = (?P<cells>{N}) cells", _read_iswa),
-    reading(ENGINE, " cells,", r"llama_kv_cache\w{0,20}: .{0,60}?\(\s{0,12}(?P<cells>{N}) cells,(?:.{0,40}?\d{1,5}/(?P<streams>\d{1,5}) seqs)?", _read_cells),
+    reading(
+        ENGINE,
+        "SWA KV cache, size = ",
+        r"creating\s+(?P<non>non-)?SWA KV cache, size = (?P<cells>{N}) cells",
+        _read_iswa,
+    ),
+    reading(
+        ENGINE,
+        " cells,",
+        r"llama_kv_cache\w{0,20}: .{0,60}?\(\s{0,12}(?P<cells>{N}) cells,(?:.{0,40}?\d{1,5}/(?P<streams>\d{1,5}) "
+        r"seqs)?",
+        _read_cells,
+    ),
     plain(ENGINE, "kv_size = ", r"llama_kv_cache\w{0,20}: .{0,20}?kv_size = (?P<cells>{N}),", weight=4),
     plain(ENGINE, "build info", r"build info.{0,120}?\bbuild=(?P<version>\d{3,6})\b"),
     plain(ENGINE, "build: ", r"\bbuild: (?P<version>\d{3,6}) \([0-9a-f]{6,40}\) with"),
     plain(ENGINE, "build_info: b", r"\bbuild_info: b(?P<version>\d{3,6})-[0-9a-f]{6,40}\b"),
-)  # fmt: skip
+)
 
 
 def derive(book: Notebook) -> None:

@@ -31,12 +31,14 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
     prefix = arguments.get("enable_prefix_caching")
     if isinstance(prefix, bool):
         yield Found("prefix_cache", "enabled" if prefix else "disabled")
-    role = {"Prefill": "prefill", "Decode": "decode", "Hybrid": "single"}.get(str(arguments.get("role", "")).split(".")[-1])
+    role = {"Prefill": "prefill", "Decode": "decode", "Hybrid": "single"}.get(
+        str(arguments.get("role", "")).split(".")[-1]
+    )
     if role:
         yield Found("role", role)
 
 
-def _read_config(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_config(match: re.Match[str], _line: Line) -> Iterable[Found]:
     arguments = dict(pairs(match.string, match.end() - 1))
     if match["backend"] == "Turbomind":
         arguments.pop("block_size", None)
@@ -45,14 +47,35 @@ def _read_config(match: re.Match[str], line: Line) -> Iterable[Found]:
 
 FORMS: tuple[Form, ...] = (
     plain(ENGINE, "max_block_count = ", r"\[BlockManager\] max_block_count = (?P<block_count>{N})"),
-    plain(ENGINE, "No enough blocks for `session_len`", r"No enough blocks for `session_len` \((?P<context_len>{N})\), `session_len` truncated to (?P<session_fit>{N})", weight=8),
-    plain(ENGINE, "due to limited KV cache memory", r"`session_len` truncated to (?P<session_fit>{N}) due to limited KV cache memory"),
-    plain(ENGINE, "`max_context_token_num` is not set", r"`max_context_token_num` is not set, default to (?P<context_len>{N})(?=\.?\s|\.?$)", weight=5),
-    plain(ENGINE, "prefix caching is enabled", r"\[SegMgr\] prefix caching is enabled", Found("prefix_cache", "enabled")),
-    plain(ENGINE, "prefix caching is disabled", r"\[SegMgr\] prefix caching is disabled", Found("prefix_cache", "disabled")),
+    plain(
+        ENGINE,
+        "No enough blocks for `session_len`",
+        r"No enough blocks for `session_len` \((?P<context_len>{N})\), `session_len` truncated to (?P<session_fit>{N})",
+        weight=8,
+    ),
+    plain(
+        ENGINE,
+        "due to limited KV cache memory",
+        r"`session_len` truncated to (?P<session_fit>{N}) due to limited KV cache memory",
+    ),
+    plain(
+        ENGINE,
+        "`max_context_token_num` is not set",
+        r"`max_context_token_num` is not set, default to (?P<context_len>{N})(?=\.?\s|\.?$)",
+        weight=5,
+    ),
+    plain(
+        ENGINE, "prefix caching is enabled", r"\[SegMgr\] prefix caching is enabled", Found("prefix_cache", "enabled")
+    ),
+    plain(
+        ENGINE,
+        "prefix caching is disabled",
+        r"\[SegMgr\] prefix caching is disabled",
+        Found("prefix_cache", "disabled"),
+    ),
     reading(ENGINE, "EngineConfig(", r"(?P<backend>Turbomind|Pytorch)EngineConfig\(", _read_config),
-    reading(ENGINE, "invalid free", r"(?i:invalid free)", lambda match, line: [Found("event", "invalid_free")]),
-)  # fmt: skip
+    reading(ENGINE, "invalid free", r"(?i:invalid free)", lambda _match, _line: [Found("event", "invalid_free")]),
+)
 
 
 def derive(book: Notebook) -> None:
@@ -68,6 +91,8 @@ def derive(book: Notebook) -> None:
             book.derive(Found("page_size", tokens // count, 4), blocks, "tokens / blocks")
     elif blocks is not None and count:
         by_default = "" if page else default
-        book.derive(Found("pool_tokens", count * (page or BLOCK_TOKENS), 5, by_default), blocks, "blocks x cache_block_seq_len")
+        book.derive(
+            Found("pool_tokens", count * (page or BLOCK_TOKENS), 5, by_default), blocks, "blocks x cache_block_seq_len"
+        )
         if page is None:
             book.derive(Found("page_size", BLOCK_TOKENS, 2, default), blocks, "cache_block_seq_len")

@@ -117,14 +117,18 @@ def _walk(node: object, path: str, role: str | None, depth: int) -> Iterator[Con
         return
     path, role = _path(node, path), _declared_role(node) or role
     for key, value in node.items():
-        if key in ("containers", "mainContainer", "extraPodSpec") or (key == "container" and isinstance(value, Mapping)):
+        if key in ("containers", "mainContainer", "extraPodSpec") or (
+            key == "container" and isinstance(value, Mapping)
+        ):
             for at, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, Mapping) and ("command" in each or "args" in each or "image" in each):
                     yield _container(each, f"{path}/{each.get('name', at)}", role)
                 elif isinstance(each, Mapping):
                     yield from _walk(each, path, role, depth + 1)
         elif key not in ("initContainers", "status", "managedFields"):
-            here = f"{path}/{key}" if isinstance(value, Mapping) and key not in ("spec", "template", "metadata") else path
+            here = (
+                f"{path}/{key}" if isinstance(value, Mapping) and key not in ("spec", "template", "metadata") else path
+            )
             yield from _walk(value, here, role, depth + 1)
 
 
@@ -153,12 +157,14 @@ def _declared_role(node: Mapping[str, object]) -> str | None:
 def _container(node: Mapping[str, object], path: str, role: str | None) -> Container:
     words = tuple(word for key in ("entrypoint", "command", "args") for word in _texts(node.get(key)))
     environment, is_whole = _environment(node)
-    probes = tuple(probe for key in ("readinessProbe", "livenessProbe", "healthcheck") for probe in _probe(node.get(key)))
+    probes = tuple(
+        probe for key in ("readinessProbe", "livenessProbe", "healthcheck") for probe in _probe(node.get(key))
+    )
     lc = getattr(node, "lc", None)
     line = getattr(lc, "line", None)
     return Container(
-        path=path, name=str(node.get("name", "")), words=words, environment=environment, image=str(node.get("image", "")),
-        role=role, probes=probes, is_env_whole=is_whole, line=line + 1 if isinstance(line, int) else None,
+        path=path, name=str(node.get("name", "")), words=words, environment=environment, role=role, probes=probes,
+        image=str(node.get("image", "")), is_env_whole=is_whole, line=line + 1 if isinstance(line, int) else None,
     )  # fmt: skip
 
 
@@ -213,7 +219,9 @@ def read_container(book: Notebook, container: Container) -> bool:
         return False
     book.saw(engine)
     if not command.engine and engine:
-        command = commands.parse_command(f"{commands.launcher(engine)} " + " ".join(map(commands.quoted, container.words)), container.environment)
+        command = commands.parse_command(
+            f"{commands.launcher(engine)} " + " ".join(map(commands.quoted, container.words)), container.environment
+        )
     _add(book, container, commands.read_command(command), commands.shown(command, container.words))
     if version:
         _add(book, container, [Found("version", version, 3)], f"image: {container.image}")

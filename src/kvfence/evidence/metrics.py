@@ -24,7 +24,13 @@ _COUNTERS = {
     "vllm:nixl_num_failed_transfers": "nixl_transfer_failure",
     "sglang:num_transfer_failed_reqs": "transfer_failed",
 }
-NAMES = (*_NUMBERS, "vllm:cache_config_info", *_COUNTERS, "sglang:decode_deferred_kv_release", "vllm:kv_cache_usage_perc")
+NAMES = (
+    *_NUMBERS,
+    "vllm:cache_config_info",
+    *_COUNTERS,
+    "sglang:decode_deferred_kv_release",
+    "vllm:kv_cache_usage_perc",
+)
 _ROLES = {"prefill": "prefill", "decode": "decode", "unified": "single", "null": "single"}
 
 

@@ -41,7 +41,9 @@ class Line:
 
     __slots__ = ("_look", "_rest", "at", "continued", "number", "place", "source", "text")
 
-    def __init__(self, text: str, number: int, source: str, look: Callable[[int], tuple[str, ...]] | None = None) -> None:
+    def __init__(
+        self, text: str, number: int, source: str, look: Callable[[int], tuple[str, ...]] | None = None
+    ) -> None:
         self.text = text
         self.number = number
         self.source = source
@@ -59,12 +61,13 @@ class Line:
 
 
 class Found(NamedTuple):
-    """A value in a line, before its origin is attached."""
+    """A value in a line, before its origin is attached. ``near``: the argument's name beside which it stands."""
 
     name: str
     value: Value
     weight: int = 5
     default_of: str = ""
+    near: str = ""
 
 
 Reader = Callable[[Match[str], Line], Iterable[Found]]
@@ -105,7 +108,7 @@ class Notebook:
     def add(self, found: Found, origin: Origin) -> None:
         """Keep a reading; the middle of a very long row of readings is dropped."""
         self._order += 1
-        name, value, weight, default_of = found
+        name, value, weight, default_of, _ = found
         row = self._readings.setdefault(name, [])
         row.append(Reading(name, value, origin, weight, default_of, self._order))
         if len(row) > READINGS_MAX:

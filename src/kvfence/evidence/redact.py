@@ -7,19 +7,32 @@ import re
 
 MASK = "[redacted]"
 
-_WORDS = r"(?:api[-_]?key|apikey|admin[-_]?key|access[-_]?key(?:[-_]?id)?|secret(?:[-_]?(?:access)?[-_]?key)?|auth[-_]?token|token[-_]?secret|password|passwd|passphrase|hf[-_]?token|(?:access|auth|bearer|refresh|session|hub|hugging[-_]?face(?:[-_]hub)?|github|gitlab|ngc|wandb|openai|aws)[-_]?(?:token|key|secret)|credentials?|private[-_]?key)"
+_WORDS = (
+    r"(?:api[-_]?key|apikey|admin[-_]?key|access[-_]?key(?:[-_]?id)?|secret(?:[-_]?(?:access)?[-_]?key)?|private[-_]?key|"
+    r"auth[-_]?token|token[-_]?secret|password|passwd|passphrase|hf[-_]?token|credentials?|"
+    r"(?:access|auth|bearer|refresh|session|hub|hugging[-_]?face(?:[-_]hub)?|github|gitlab|ngc|wandb|openai|aws)"
+    r"[-_]?(?:token|key|secret))"
+)
 _VALUE = r"(?:'(?:[^'\\]|\\.){0,4000}'|\"(?:[^\"\\]|\\.){0,4000}\"|[^\s,;&)}\]'\"]{1,4000})"
 _NONE = r"(?!\s*(?:None|null|False|True|false|true|''|\"\")(?:[\s,)}\]]|$))"
-_PAIR = re.compile(rf"(?i)(?P<key>[\w.-]*{_WORDS}[\w.-]*\\?['\"]?\s{{0,3}}(?:[=:]|\s)\s{{0,3}}\\?){_NONE}(?P<value>{_VALUE})")
-_ENV_TOKEN = re.compile(rf"(?P<key>\b[A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\\?['\"]?\s{{0,3}}[=:]\s{{0,3}}){_NONE}(?P<value>{_VALUE})")
-_HEADER = re.compile(r"(?i)(?P<key>(?:proxy-)?authorization\\?['\"]?\s{0,3}[:=]\s{0,3}\\?['\"]?)(?:(?:bearer|basic|token|digest)\s+)?[^\s'\",]{1,4000}")
+_PAIR = re.compile(
+    rf"(?i)(?P<key>[\w.-]*{_WORDS}[\w.-]*\\?['\"]?\s{{0,3}}(?:[=:]|\s)\s{{0,3}}\\?){_NONE}(?P<value>{_VALUE})"
+)
+_ENV_TOKEN = re.compile(
+    rf"(?P<key>\b[A-Z][A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\\?['\"]?\s{{0,3}}[=:]\s{{0,3}}){_NONE}(?P<value>{_VALUE})"
+)
+_HEADER = re.compile(
+    r"(?i)(?P<key>(?:proxy-)?authorization\\?['\"]?\s{0,3}[:=]\s{0,3}\\?['\"]?)(?:(?:bearer|basic|token|digest)\s+)?[^\s'\",]{1,4000}"
+)
 _BEARER = re.compile(r"(?i)\b(?P<key>bearer\s+)[\w.~+/=-]{6,4000}")
 _URL = re.compile(r"(?P<key>[a-zA-Z][a-zA-Z0-9+.-]{1,20}://)[^/\s:@'\"]{0,400}(?::[^/\s@'\"]{0,400})?@")
 _KNOWN = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{12,}|hf_[A-Za-z0-9]{12,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
     r"AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,})"
 )
-_QUICK = re.compile(r"(?i)key|token|secret|passw|passphrase|credential|auth|bearer|://[^/\s]*@|\bsk-|hf_|gh._|github_pat|glpat|AKIA|xox|nvapi|eyJ")
+_QUICK = re.compile(
+    r"(?i)key|token|secret|passw|passphrase|credential|auth|bearer|://[^/\s]*@|\bsk-|hf_|gh._|github_pat|glpat|AKIA|xox|nvapi|eyJ"
+)
 
 
 def redact(text: str) -> str:

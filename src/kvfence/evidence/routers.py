@@ -33,7 +33,12 @@ def read_router_words(words: Sequence[str]) -> Iterator[Found]:
 
     given = flags(words, {})
     yield Found("engine", "sglang-router", 9)
-    yield Found("retries", not given.get("disable_retries", False), 5, "" if "disable_retries" in given else "sglang-router: retries on")
+    yield Found(
+        "retries",
+        not given.get("disable_retries", False),
+        5,
+        "" if "disable_retries" in given else "sglang-router: retries on",
+    )
     timeout = str(given.get("request_timeout_secs", ""))
     if timeout.isdigit():
         yield Found("transfer_timeout_s", float(timeout), 1)
@@ -55,8 +60,13 @@ def _read_router_line(match: re.Match[str], line: Line) -> Iterable[Found]:
 
 
 FORMS: tuple[Form, ...] = (
-    reading("", ("sglang_router.launch_router", "sgl-router ", "smg launch"), r"sglang_router\.launch_router\b|\bsgl-router --?\w|\bsmg launch\b", _read_router_line),
-)  # fmt: skip
+    reading(
+        "",
+        ("sglang_router.launch_router", "sgl-router ", "smg launch"),
+        r"sglang_router\.launch_router\b|\bsgl-router --?\w|\bsmg launch\b",
+        _read_router_line,
+    ),
+)
 
 
 def seconds(text: str) -> float | None:
@@ -96,18 +106,30 @@ def _read_statements(book: Notebook, statements: Sequence[Mapping[str, object]])
     _put(book, Found("engine", "nginx", 9), next(iter(statements)))
     ignores = named.get("proxy_ignore_client_abort")
     keeps = ignores is not None and _arguments(ignores) == ["on"]
-    _put(book, Found("aborts_on_disconnect", not keeps, 5, "" if ignores else "nginx: proxy_ignore_client_abort off"), ignores or _proxy(statements))
+    _put(
+        book,
+        Found("aborts_on_disconnect", not keeps, 5, "" if ignores else "nginx: proxy_ignore_client_abort off"),
+        ignores or _proxy(statements),
+    )
     upstream = named.get("proxy_next_upstream")
     retries = upstream is None or bool(_RETRIED & set(_arguments(upstream)))
     posts = upstream is not None and "non_idempotent" in _arguments(upstream)
     tries = named.get("proxy_next_upstream_tries")
     once = tries is not None and _arguments(tries) == ["1"]
     # nginx passes a POST to another server only before it was sent, unless non_idempotent is set.
-    _put(book, Found("retries", retries and posts and not once, 5, "" if upstream else "nginx: no non_idempotent retry"), upstream or _proxy(statements))
+    _put(
+        book,
+        Found("retries", retries and posts and not once, 5, "" if upstream else "nginx: no non_idempotent retry"),
+        upstream or _proxy(statements),
+    )
     timeout = named.get("proxy_read_timeout")
     value = seconds(_arguments(timeout)[0]) if timeout is not None and _arguments(timeout) else 60.0
     if value is not None:
-        _put(book, Found("router_timeout_s", value, 5, "" if timeout else "nginx: proxy_read_timeout 60s"), timeout or _proxy(statements))
+        _put(
+            book,
+            Found("router_timeout_s", value, 5, "" if timeout else "nginx: proxy_read_timeout 60s"),
+            timeout or _proxy(statements),
+        )
     check = named.get("health_check")
     if check is not None:
         _put(book, Found("health_check", "nginx " + " ".join(_arguments(check))), check)
@@ -136,7 +158,12 @@ def read_envoy(name: str, documents: Iterable[Mapping[str, object]]) -> list[Sou
     for document in documents:
         _put_envoy(book, Found("engine", "envoy", 9), "static_resources", document)
         # Envoy resets the upstream stream when the downstream one is reset; there is no setting against it.
-        _put_envoy(book, Found("aborts_on_disconnect", True, 5, "envoy: a downstream reset resets the upstream stream"), "static_resources", document)
+        _put_envoy(
+            book,
+            Found("aborts_on_disconnect", True, 5, "envoy: a downstream reset resets the upstream stream"),
+            "static_resources",
+            document,
+        )
         retries = False
         for key, value, node in _nodes(document, 0):
             if key == "route" and isinstance(value, Mapping):
@@ -148,7 +175,14 @@ def read_envoy(name: str, documents: Iterable[Mapping[str, object]]) -> list[Sou
                 retries = True
                 _put_envoy(book, Found("retries", True), "retry_policy", node)
             if key == "health_checks" and isinstance(value, list):
-                kind = next((each for each in ("http_health_check", "tcp_health_check", "grpc_health_check") if value and each in value[0]), "health check")
+                kind = next(
+                    (
+                        each
+                        for each in ("http_health_check", "tcp_health_check", "grpc_health_check")
+                        if value and each in value[0]
+                    ),
+                    "health check",
+                )
                 path = value[0][kind].get("path", "") if value and isinstance(value[0].get(kind), Mapping) else ""
                 _put_envoy(book, Found("health_check", f"envoy {kind} {path}".strip()), "health_checks", node)
         if not retries:

@@ -48,6 +48,7 @@ class Scan:
         self.books: dict[_Key, Notebook] = {}
         self.events: dict[_Key, dict[str, Counted]] = {}
         self.truncated_line = False
+        self._quoted = name
         self.sampled: set[str] = set()
         self._anchors: list[str] = []
         self._forms: list[list[Form]] = []
@@ -72,8 +73,13 @@ class Scan:
             self.books[key] = Notebook(self.name, place)
         return self.books[key]
 
-    def feed(self, blocks: Iterable[Block]) -> None:
-        """Read blocks of whole lines, in order."""
+    def shared(self) -> Notebook:
+        """The notebook of what holds for the whole source."""
+        return self.book(Place())
+
+    def feed(self, blocks: Iterable[Block], source: str = "") -> None:
+        """Read blocks of whole lines, in order; ``source`` is named in quotes where it is not the scan's own name."""
+        self._quoted = source or self.name
         for block in blocks:
             hits = self._automaton.find_matches_as_indexes(block.data)
             if hits:
@@ -124,7 +130,7 @@ class Scan:
             inner = body.split("\n") if "\n" in body else [body]
             for offset, part in enumerate(inner):
                 following = tuple(inner[offset + 1 :])
-                line = Line(part, raw.number, self.name, _look_ahead(following, raw))
+                line = Line(part, raw.number, self._quoted, _look_ahead(following, raw))
                 line.place = place_of(part, wrapped.process)
                 line.at = time_of(part) or wrapped.at
                 line.continued = raw.continues
@@ -151,6 +157,8 @@ class Scan:
             for item in found:
                 if item.name == EVENT:
                     self._count(book, index, Counted(origin), str(item.value))
+                elif item.near:
+                    book.add(item, Origin(line.source, line.number, quote_near(line.text, text, item.near), line.at))
                 else:
                     book.add(item, origin)
 
@@ -172,9 +180,9 @@ def matches(form: Form, line: Line) -> Iterator[tuple[str, re.Match[str]]]:
         return
     for cut in (True, False) if found else (False, True):
         whole = joined(text, line.rest(), cut)
-        match = form.pattern.search(whole) if whole != text else None
-        if match is not None and match.start() < len(text):
-            yield whole, match
+        again = form.pattern.search(whole) if whole != text else None
+        if again is not None and again.start() < len(text):
+            yield whole, again
             return
     for match in found:
         yield text, match
@@ -187,6 +195,15 @@ def _number_goes_on(match: re.Match[str], line: Line) -> bool:
         return False
     rest = line.rest()
     return bool(rest) and rest[0][:1].isdigit() and not begins_record(rest[0])
+
+
+def quote_near(whole: str, text: str, key: str) -> str:
+    """A quote around an argument's name, however it is spelled there."""
+    for each in (text, whole):
+        for spelled in (key, key.replace("_", "-")):
+            if (at := each.find(spelled)) >= 0:
+                return quote(each, at)
+    return quote(text)
 
 
 class _RawLine:
@@ -212,7 +229,9 @@ class _RawLine:
                 return
             end = self.data.find(b"\n", position)
             end = len(self.data) if end < 0 else end
-            yield self.data[position : min(end, position + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
+            yield (
+                self.data[position : min(end, position + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
+            )
             position = end + 1
 
 

@@ -1,6 +1,6 @@
 """SGLang: its start-up and run-time lines, its argument list, its ``/server_info``.
 
-Source: line formats of 0.4.3 to 0.5.23 as printed by ``model_runner``, ``scheduler``, ``disaggregation`` and ``kv_canary``.
+Source: line formats of 0.4.3 to 0.5.23, of ``model_runner``, ``scheduler``, ``disaggregation`` and ``kv_canary``.
 """
 
 import re
@@ -63,7 +63,7 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
 def _role(mode: object) -> Iterator[Found]:
     role = {"prefill": "prefill", "decode": "decode", "null": "single", "unified": "single"}.get(str(mode))
     if role:
-        yield Found("role", role)
+        yield Found("role", role, near="disaggregation_mode")
 
 
 def _outer_cache(arguments: Mapping[str, object]) -> Iterator[Found]:
@@ -103,7 +103,7 @@ def _read_pool(match: re.Match[str], line: Line) -> Iterable[Found]:
         yield Found("role", stated_role[1].lower(), 3)
 
 
-def _read_server_args(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_server_args(match: re.Match[str], _line: Line) -> Iterable[Found]:
     text = match.string
     yield from read_arguments(dict(pairs(text, match.end() - 1)))
 
@@ -112,7 +112,9 @@ def _read_leak(match: re.Match[str], line: Line) -> Iterable[Found]:
     text = " ".join([match.string, *line.rest(8)]) if match.string == line.text else match.string
     sizes = {
         found[1]: whole(found[2])
-        for found in re.finditer(r"(?<![\w.])(?:self\.)?(\w+(?:_size|_tokens)(?!\())\s*=\s*(\d{1,15})(?!\d)", text[match.start() :])
+        for found in re.finditer(
+            r"(?<![\w.])(?:self\.)?(\w+(?:_size|_tokens)(?!\())\s*=\s*(\d{1,15})(?!\d)", text[match.start() :]
+        )
     }
     yield Found("event", "memory_leak")
     pool, available = sizes.get("max_total_num_tokens"), sizes.get("available_size")
@@ -124,7 +126,7 @@ def _read_leak(match: re.Match[str], line: Line) -> Iterable[Found]:
         yield Found("event", "memory_leak_double_free")
 
 
-def _read_canary(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_canary(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("kv_canary_active", True)
     yield Found("pool_class", match["pool"])
     yield Found("event", "canary_attached")
@@ -149,64 +151,178 @@ def _read_exceeds(match: re.Match[str], line: Line) -> Iterable[Found]:
 
 def _read_one_token(match: re.Match[str], line: Line) -> Iterable[Found]:
     text = match.string
-    others = [whole(count) for count in re.findall(r"prompt_tokens\\?['\"]?\s*[=:]\s*(\d{1,12})\b", " ".join((text, *line.rest(3))))]
+    others = [
+        whole(count)
+        for count in re.findall(r"prompt_tokens\\?['\"]?\s*[=:]\s*(\d{1,12})\b", " ".join((text, *line.rest(3))))
+    ]
     stub = re.search(r"'type': 'length', 'length': 0\}", text)
     if stub or any(count > 1 for count in others):
         yield Found("event", "prompt_tokens_1_beside_long")
 
 
-def _read_allocated(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_allocated(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("allocated_tokens", whole(match["tokens"]))
 
 
 def _events(name: str, anchor: str, pattern: str, *more: Found) -> Form:
-    return reading(ENGINE, anchor, pattern, lambda match, line: [Found("event", name), *more])
+    return reading(ENGINE, anchor, pattern, lambda _match, _line: [Found("event", name), *more])
 
 
 FORMS: tuple[Form, ...] = (
-    reading(ENGINE, "max_total_num_tokens", r"(?<![\w:.])(?P<own>self\.)?max_total_num_tokens\\?['\"]?\s?[=:]\s?(?P<pool>{N})", _read_pool),
+    reading(
+        ENGINE,
+        "max_total_num_tokens",
+        r"(?<![\w:.])(?P<own>self\.)?max_total_num_tokens\\?['\"]?\s?[=:]\s?(?P<pool>{N})",
+        _read_pool,
+    ),
     plain(ENGINE, "context_len", r"(?<![\w.])context_len\\?['\"]?\s?[=:]\s?(?P<context_len>{N})", weight=9),
-    reading(ENGINE, "KV Cache is allocated", r"KV Cache is allocated\..{0,60}?#tokens: (?P<tokens>{N})", _read_allocated),
-    plain(
-        ENGINE, "liding window memory pool",
-        r"liding window memory pool\. full_layer_tokens=(?P<pool_tokens>{N})[^=]{0,40}?, swa_layer_tokens=(?P<pool_tokens_swa>{N})",
-        Found("hybrid_model", True), weight=4,
+    reading(
+        ENGINE, "KV Cache is allocated", r"KV Cache is allocated\..{0,60}?#tokens: (?P<tokens>{N})", _read_allocated
     ),
-    plain(ENGINE, "memory calculation", r"(?i:DSv4) memory calculation: .{0,400}?\bfull_token=(?P<pool_tokens>{N})", Found("hybrid_model", True), weight=3),
-    plain(ENGINE, "pool sizes: ", r"(?i:DSv4) pool sizes: full=(?P<pool_tokens>{N}), swa=(?P<pool_tokens_swa>{N})", Found("hybrid_model", True), weight=4),
-    plain(ENGINE, "SWAKVPool mem usage", r"SWAKVPool mem usage: .{0,60}?swa size: (?P<pool_tokens_swa>{N}), full size: (?P<pool_tokens>{N})", Found("hybrid_model", True), weight=3),
-    plain(ENGINE, "KV pool holds", r"KV pool holds (?P<pool_tokens>{N}) tokens, fewer than --context-length (?P<context_len>{N})\b", weight=8),
-    plain(ENGINE, "mem_fraction_static=", r"Memory profiling: .{0,200}?mem_fraction_static=(?P<memory_fraction>{F})", weight=4),
+    plain(
+        ENGINE,
+        "liding window memory pool",
+        r"liding window memory pool\. full_layer_tokens=(?P<pool_tokens>{N})[^=]{0,40}?, "
+        r"swa_layer_tokens=(?P<pool_tokens_swa>{N})",
+        Found("hybrid_model", True),
+        weight=4,
+    ),
+    plain(
+        ENGINE,
+        "memory calculation",
+        r"(?i:DSv4) memory calculation: .{0,400}?\bfull_token=(?P<pool_tokens>{N})",
+        Found("hybrid_model", True),
+        weight=3,
+    ),
+    plain(
+        ENGINE,
+        "pool sizes: ",
+        r"(?i:DSv4) pool sizes: full=(?P<pool_tokens>{N}), swa=(?P<pool_tokens_swa>{N})",
+        Found("hybrid_model", True),
+        weight=4,
+    ),
+    plain(
+        ENGINE,
+        "SWAKVPool mem usage",
+        r"SWAKVPool mem usage: .{0,60}?swa size: (?P<pool_tokens_swa>{N}), full size: (?P<pool_tokens>{N})",
+        Found("hybrid_model", True),
+        weight=3,
+    ),
+    plain(
+        ENGINE,
+        "KV pool holds",
+        r"KV pool holds (?P<pool_tokens>{N}) tokens, fewer than --context-length (?P<context_len>{N})\b",
+        weight=8,
+    ),
+    plain(
+        ENGINE,
+        "mem_fraction_static=",
+        r"Memory profiling: .{0,200}?mem_fraction_static=(?P<memory_fraction>{F})",
+        weight=4,
+    ),
     plain(ENGINE, "Tree cache initialized", r"Tree cache initialized: .{0,80}?\bimpl=(?P<prefix_cache>\w+)(?=\s)"),
-    plain(ENGINE, "Tree cache initialized", r"Tree cache initialized: .{0,200}?\bhybrid_swa=True\b", Found("hybrid_model", True)),
-    reading(ENGINE, "server_args=", r"\bserver_args=(?:ServerArgs\(|\{)", _read_server_args),
-    reading(ENGINE, "exceeds the maximum allowed length", r"Input length \({N} tokens\) exceeds the maximum allowed length \((?P<limit>{N}) tokens\)", _read_exceeds),
-    plain(ENGINE, "the model's context length", r"The input \({N} tokens\) is longer than the model's context length \((?P<context_len>{N}) tokens\)", weight=8),
-    plain(ENGINE, "max_req_input_len", r"(?<!\w)max_req_input_len\\?['\"]?\s?[=:]\s?(?P<effective_input_limit>{N})", weight=8),
-    reading(ENGINE, "memory leak detected!", r"(?:token_to_kv_pool_allocator|pool|req_to_token_pool|KV) memory leak detected!", _read_leak),
-    reading(ENGINE, "attach_canary_buffers", r"attach_canary_buffers: pool=(?P<pool>\w+)\b(?:.{0,200}?\bread_bytes=(?P<bytes>\d{1,9})\b)?", _read_canary),
     plain(
-        ENGINE, "no attacher registered for pool class",
-        r"kv-canary: no attacher registered for pool class (?P<pool_class>\w+)(?=;|\s|$)", Found("kv_canary_active", False),
+        ENGINE,
+        "Tree cache initialized",
+        r"Tree cache initialized: .{0,200}?\bhybrid_swa=True\b",
+        Found("hybrid_model", True),
     ),
-    _events("kv_canary_violation", "anary violation", r"(?:kv_canary|KV cache canary) violation", Found("kv_canary_active", True)),
-    _events("kv_checksum_skipped", "KV checksum skipped", r"KV checksum skipped", Found("kv_checksum_active", False, 7)),
-    _events("kv_checksum_mismatch", "KV checksum mismatch", r"KV checksum mismatch (?:req=|on a peer rank)", Found("kv_checksum_active", True, 6)),
-    _events("kv_checksum_buffers_differ", "metadata buffers but this prefill has", r"registered \d+ metadata buffers but this prefill has \d+", Found("kv_checksum_active", False, 7)),
-    _events("deferred_release_timeout", "Deferred KV release for room", r"Deferred KV release for room \S{1,60} timed out", Found("deferred_release", True)),
-    plain(ENGINE, "Deferred KV release for room", r"Deferred KV release for room \S{1,60} timed out after (?P<release_timeout_s>{F})s"),
+    reading(ENGINE, "server_args=", r"\bserver_args=(?:ServerArgs\(|\{)", _read_server_args),
+    reading(
+        ENGINE,
+        "exceeds the maximum allowed length",
+        r"Input length \({N} tokens\) exceeds the maximum allowed length \((?P<limit>{N}) tokens\)",
+        _read_exceeds,
+    ),
+    plain(
+        ENGINE,
+        "the model's context length",
+        r"The input \({N} tokens\) is longer than the model's context length \((?P<context_len>{N}) tokens\)",
+        weight=8,
+    ),
+    plain(
+        ENGINE,
+        "max_req_input_len",
+        r"(?<!\w)max_req_input_len\\?['\"]?\s?[=:]\s?(?P<effective_input_limit>{N})",
+        weight=8,
+    ),
+    reading(
+        ENGINE,
+        "memory leak detected!",
+        r"(?:token_to_kv_pool_allocator|pool|req_to_token_pool|KV) memory leak detected!",
+        _read_leak,
+    ),
+    reading(
+        ENGINE,
+        "attach_canary_buffers",
+        r"attach_canary_buffers: pool=(?P<pool>\w+)\b(?:.{0,200}?\bread_bytes=(?P<bytes>\d{1,9})\b)?",
+        _read_canary,
+    ),
+    plain(
+        ENGINE,
+        "no attacher registered for pool class",
+        r"kv-canary: no attacher registered for pool class (?P<pool_class>\w+)(?=;|\s|$)",
+        Found("kv_canary_active", False),
+    ),
+    _events(
+        "kv_canary_violation",
+        "anary violation",
+        r"(?:kv_canary|KV cache canary) violation",
+        Found("kv_canary_active", True),
+    ),
+    _events(
+        "kv_checksum_skipped", "KV checksum skipped", r"KV checksum skipped", Found("kv_checksum_active", False, 7)
+    ),
+    _events(
+        "kv_checksum_mismatch",
+        "KV checksum mismatch",
+        r"KV checksum mismatch (?:req=|on a peer rank)",
+        Found("kv_checksum_active", True, 6),
+    ),
+    _events(
+        "kv_checksum_buffers_differ",
+        "metadata buffers but this prefill has",
+        r"registered \d+ metadata buffers but this prefill has \d+",
+        Found("kv_checksum_active", False, 7),
+    ),
+    _events(
+        "deferred_release_timeout",
+        "Deferred KV release for room",
+        r"Deferred KV release for room \S{1,60} timed out",
+        Found("deferred_release", True),
+    ),
+    plain(
+        ENGINE,
+        "Deferred KV release for room",
+        r"Deferred KV release for room \S{1,60} timed out after (?P<release_timeout_s>{F})s",
+    ),
     _events("generationless_ack", "Generation-less ABORT_ACK", r"Generation-less ABORT_ACK"),
     _events("context_corruption", "Context corruption detected", r"Context corruption detected"),
     _events("transfer_failed", "ecode transfer failed", r"Decode transfer failed for request"),
     _events("transfer_failed", "refill transfer failed", r"Prefill transfer failed for request"),
-    _events("prompt_auto_truncated", "max context length. Truncated.", r"KV cache pool size or the max context length\. Truncated\.", Found("auto_truncate", True)),
+    _events(
+        "prompt_auto_truncated",
+        "max context length. Truncated.",
+        r"KV cache pool size or the max context length\. Truncated\.",
+        Found("auto_truncate", True),
+    ),
     plain(ENGINE, "#inflight-req:", r"Prefill batch.{0,400}#inflight-req:", Found("role", "prefill", 4)),
     plain(ENGINE, "#transfer-req:", r"Decode batch.{0,400}#transfer-req:", Found("role", "decode", 4)),
     reading(
-        ENGINE, ("prompt_tokens=1,", "prompt_tokens=1 ", "prompt_tokens=1;", "prompt_tokens': 1,", 'prompt_tokens": 1,', 'prompt_tokens":1,', 'prompt_tokens\\": 1,'),
-        r"prompt_tokens\\?['\"]?\s*[=:]\s*1(?=[,;\s}])", _read_one_token,
+        ENGINE,
+        (
+            "prompt_tokens=1,",
+            "prompt_tokens=1 ",
+            "prompt_tokens=1;",
+            "prompt_tokens': 1,",
+            'prompt_tokens": 1,',
+            'prompt_tokens":1,',
+            'prompt_tokens\\": 1,',
+        ),
+        r"prompt_tokens\\?['\"]?\s*[=:]\s*1(?=[,;\s}])",
+        _read_one_token,
     ),
-)  # fmt: skip
+)
 
 
 def derive(book: Notebook) -> None:

@@ -8,7 +8,7 @@ SIGNATURES: dict[str, str] = {
     "context_corruption": "a hand-off's metadata belongs to another request",
     "kv_canary_violation": "a KV slot holds another token than its page table says",
     "stale_reference_decoded": "an answer was decoded from pages of an earlier request",
-    "prompt_tokens_1_beside_long": "prefill ran one token of a long prompt: the placeholder of a refused request was handed off",
+    "prompt_tokens_1_beside_long": "prefill ran one token of a long prompt: a placeholder was handed off",
     "exceeds_then_200": "a prompt over the limit was answered with HTTP 200",
     "memory_leak_double_free": "more free tokens than the pool has: pages were freed twice and may have two owners",
     "nixl_read_after_expiry": "decode read pages after prefill's lease on them had ended",

@@ -124,14 +124,16 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 
 def _decoded(stream: BinaryIO) -> BinaryIO:
     """The stream decompressed and in UTF-8, as its first bytes say, through up to three layers."""
-    buffered = cast(BinaryIO, stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream)))
+    buffered = cast(
+        BinaryIO, stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
+    )
     for _ in range(3):
         head = _peek(buffered)
         if head.startswith(_GZIP):
             inner: object = gzip.GzipFile(fileobj=buffered)
         elif head.startswith(_ZSTD):
             inner = zstd.ZstdFile(buffered)
-        elif head.startswith(_BZ2) or head.startswith(_XZ):
+        elif head.startswith((_BZ2, _XZ)):
             inner = _rare(buffered, head)
         else:
             break

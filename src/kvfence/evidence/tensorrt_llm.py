@@ -42,42 +42,67 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
         yield Found("transfer_backend", backend)
 
 
-def _read_allocated(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_allocated(match: re.Match[str], _line: Line) -> Iterable[Found]:
     if float(match["gib"]) > 0:
         yield Found("pool_tokens", whole(match["tokens"]), 8)
 
 
-def _read_window(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_window(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("window", whole(match["window"]))
     yield Found("page_size", whole(match["page"]), 4)
     yield Found("window_tokens", whole(match["page"]) * whole(match["blocks"]))
 
 
 def _events(name: str, anchor: str, pattern: str) -> Form:
-    return reading(ENGINE, anchor, pattern, lambda match, line: [Found("event", name)])
+    return reading(ENGINE, anchor, pattern, lambda _match, _line: [Found("event", name)])
 
 
 FORMS: tuple[Form, ...] = (
-    reading(ENGINE, "for max tokens in paged KV cache", r"Allocated (?P<gib>{F}) [GM]i?B for max tokens in paged KV cache \((?P<tokens>{N})\)", _read_allocated),
+    reading(
+        ENGINE,
+        "for max tokens in paged KV cache",
+        r"Allocated (?P<gib>{F}) [GM]i?B for max tokens in paged KV cache \((?P<tokens>{N})\)",
+        _read_allocated,
+    ),
     plain(ENGINE, "tokens in paged KV cache.", r"Using (?P<pool_tokens>{N}) tokens in paged KV cache\.", weight=6),
     plain(ENGINE, "okens per block: ", r"[Nn]umber of tokens per block: (?P<page_size>{N})", weight=6),
-    plain(ENGINE, "blocks in KV cache primary pool: ", r"Number of blocks in KV cache primary pool: (?P<primary_blocks>{N})"),
+    plain(
+        ENGINE,
+        "blocks in KV cache primary pool: ",
+        r"Number of blocks in KV cache primary pool: (?P<primary_blocks>{N})",
+    ),
     reading(
-        ENGINE, "KV cache blocks per sequence: ",
-        r"Max KV cache blocks per sequence: {N} \[window size=(?P<window>{N})\], tokens per block=(?P<page>{N}), primary blocks=(?P<blocks>{N})",
+        ENGINE,
+        "KV cache blocks per sequence: ",
+        r"Max KV cache blocks per sequence: {N} \[window size=(?P<window>{N})\], tokens per block=(?P<page>{N}), "
+        r"primary blocks=(?P<blocks>{N})",
         _read_window,
     ),
     plain(ENGINE, "max_seq_len=", r"\[TRT-LLM\].{0,40}\bmax_seq_len=(?P<context_len>{N}), max_num_requests=", weight=8),
-    plain(ENGINE, "max_seq_len=", r"\[TRT-LLM\].{0,40}\bmax_seq_len=(?P<context_len>{N}), max_num_requests={N}, max_num_tokens=(?P<max_num_tokens>{N})", weight=8),
+    plain(
+        ENGINE,
+        "max_seq_len=",
+        r"\[TRT-LLM\].{0,40}\bmax_seq_len=(?P<context_len>{N}), max_num_requests={N}, "
+        r"max_num_tokens=(?P<max_num_tokens>{N})",
+        weight=8,
+    ),
     plain(ENGINE, "Adjusted max_seq_len to ", r"Adjusted max_seq_len to (?P<context_len>{N})(?=\s|$)", weight=7),
     plain(ENGINE, "TensorRT-LLM version: ", r"TensorRT-LLM version: (?P<version>\d+\.\d+[\w.+-]*)", weight=6),
     plain(ENGINE, "TensorRT LLM version: ", r"TensorRT LLM version: (?P<version>\d+\.\d+[\w.+-]*)", weight=6),
     plain(ENGINE, "KV cache block reuse is ", r"KV cache block reuse is enabled", Found("prefix_cache", "enabled")),
     plain(ENGINE, "KV cache block reuse is ", r"KV cache block reuse is disabled", Found("prefix_cache", "disabled")),
-    _events("refused_to_start", "maxTokensInPagedKvCache", r"maxTokensInPagedKvCache (?:\(\d+\) )?must be large enough to process at least 1 sequence"),
-    _events("storeContextBlocks_missing_sequence", "storeContextBlocks: Can not find sequence", r"storeContextBlocks: Can not find sequence"),
+    _events(
+        "refused_to_start",
+        "maxTokensInPagedKvCache",
+        r"maxTokensInPagedKvCache (?:\(\d+\) )?must be large enough to process at least 1 sequence",
+    ),
+    _events(
+        "storeContextBlocks_missing_sequence",
+        "storeContextBlocks: Can not find sequence",
+        r"storeContextBlocks: Can not find sequence",
+    ),
     _events("sync_batch_timeout", "Sync batch data transfer timeout", r"Sync batch data transfer timeout"),
-)  # fmt: skip
+)
 
 
 def derive(book: Notebook) -> None:

@@ -32,16 +32,31 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
             yield found
 
 
-def _read_args(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_args(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield from read_arguments(dict(pairs(match.string, match.end() - 1)))
 
 
 FORMS: tuple[Form, ...] = (
     reading(ENGINE, "Args {", r"\bArgs \{", _read_args),
-    plain(ENGINE, "max batch total tokens to ", r"Setting max batch total tokens to (?P<pool_tokens>{N})(?=\s|$)", weight=8),
-    plain(ENGINE, "default value for `--max-total-tokens`", r"default value for `--max-total-tokens`[^\d]{0,40}(?P<context_len>{N})", weight=4),
-    plain(ENGINE, "Inferred max batch total tokens", r"Inferred max batch total tokens: (?P<pool_tokens>{N})(?=\s|$)", weight=7),
-)  # fmt: skip
+    plain(
+        ENGINE,
+        "max batch total tokens to ",
+        r"Setting max batch total tokens to (?P<pool_tokens>{N})(?=\s|$)",
+        weight=8,
+    ),
+    plain(
+        ENGINE,
+        "default value for `--max-total-tokens`",
+        r"default value for `--max-total-tokens`[^\d]{0,40}(?P<context_len>{N})",
+        weight=4,
+    ),
+    plain(
+        ENGINE,
+        "Inferred max batch total tokens",
+        r"Inferred max batch total tokens: (?P<pool_tokens>{N})(?=\s|$)",
+        weight=7,
+    ),
+)
 
 
 def derive(book: Notebook) -> None:

@@ -64,12 +64,12 @@ def read_transfer_config(config: Mapping[str, object]) -> Iterator[Found]:
     connector = config.get("kv_connector")
     if not isinstance(connector, str):
         return
-    yield Found("connector", connector)
+    yield Found("connector", connector, near="kv_connector")
     if _OUTER.search(connector):
         yield Found("outer_cache", connector)
     role = _ROLES.get(str(config.get("kv_role")))
     if role:
-        yield Found("role", role)
+        yield Found("role", role, near="kv_role")
     policy = config.get("kv_load_failure_policy")
     if isinstance(policy, str):
         yield Found("failure_policy", policy)
@@ -82,10 +82,14 @@ def read_transfer_config(config: Mapping[str, object]) -> Iterator[Found]:
         yield Found("transfer_backend", backends.strip("[]'\" "))
 
 
-def _read_non_default(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_non_default(match: re.Match[str], _line: Line) -> Iterable[Found]:
     arguments = dict(pairs(match.string, match.end() - 1))
     yield from read_arguments(arguments)
-    if match["what"] == "non-default args" and _is_whole(match.string, match.end() - 1) and "kv_transfer_config" not in arguments:
+    if (
+        match["what"] == "non-default args"
+        and _is_whole(match.string, match.end() - 1)
+        and "kv_transfer_config" not in arguments
+    ):
         yield Found("role", "single", 2, "vllm: --kv-transfer-config is not among the non-default arguments")
 
 
@@ -98,26 +102,26 @@ def _is_whole(text: str, start: int) -> bool:
     return False
 
 
-def _read_config(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_config(match: re.Match[str], _line: Line) -> Iterable[Found]:
     if match["version"]:
         yield Found("version", match["version"].removeprefix("v"))
     if match["config"] is not None:
         yield from read_arguments(dict(pairs(match.string, match.start("config"), bare=True)))
 
 
-def _read_blocks(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_blocks(match: re.Match[str], _line: Line) -> Iterable[Found]:
     device = match["device"].lower()
     if device != "cpu":
         yield Found("device_blocks", whole(match["blocks"]))
 
 
-def _read_pool(match: re.Match[str], line: Line) -> Iterable[Found]:
+def _read_pool(match: re.Match[str], _line: Line) -> Iterable[Found]:
     if match["device"].lower() not in ("host", "offload", "swap"):
         yield Found("pool_tokens", whole(match["pool"]), 8)
 
 
 def _events(name: str, anchor: str, pattern: str, *more: Found) -> Form:
-    return reading(ENGINE, anchor, pattern, lambda match, line: [Found("event", name), *more])
+    return reading(ENGINE, anchor, pattern, lambda _match, _line: [Found("event", name), *more])
 
 
 _TOO_LONG = (
@@ -129,42 +133,79 @@ _VERSION = r"(?P<version>v?\d+\.\d+[\w.+!-]*)"
 
 FORMS: tuple[Form, ...] = (
     reading(ENGINE, "KV cache size: ", r"\b(?P<device>[A-Za-z]{2,8}) KV cache size: (?P<pool>{N}) tokens", _read_pool),
-    plain(ENGINE, "Maximum concurrency for ", r"Maximum concurrency for (?P<context_len>{N}) tokens per request: \d", weight=9),
+    plain(
+        ENGINE,
+        "Maximum concurrency for ",
+        r"Maximum concurrency for (?P<context_len>{N}) tokens per request: \d",
+        weight=9,
+    ),
     reading(ENGINE, "# CPU blocks: ", r"# (?P<device>\w{2,8}) blocks: (?P<blocks>{N}), # CPU blocks: \d", _read_blocks),
     plain(ENGINE, "tokens that can be stored in KV cache", _TOO_LONG, Found("event", "refused_to_start"), weight=8),
-    plain(ENGINE, "To serve at least one request with the model", _DOES_NOT_FIT, Found("event", "refused_to_start"), weight=8),
-    plain(ENGINE, "estimated maximum model length is", r"estimated maximum model length is (?P<pool_tokens_estimated>{N})"),
     plain(
-        ENGINE, "Auto-fit max_model_len: reduced",
-        r"Auto-fit max_model_len: reduced from (?P<context_len_requested>{N}) to (?P<context_len>{N}) to fit",
-        Found("context_auto", True), weight=8,
+        ENGINE,
+        "To serve at least one request with the model",
+        _DOES_NOT_FIT,
+        Found("event", "refused_to_start"),
+        weight=8,
     ),
     plain(
-        ENGINE, "Auto-fit max_model_len: full",
+        ENGINE, "estimated maximum model length is", r"estimated maximum model length is (?P<pool_tokens_estimated>{N})"
+    ),
+    plain(
+        ENGINE,
+        "Auto-fit max_model_len: reduced",
+        r"Auto-fit max_model_len: reduced from (?P<context_len_requested>{N}) to (?P<context_len>{N}) to fit",
+        Found("context_auto", True),
+        weight=8,
+    ),
+    plain(
+        ENGINE,
+        "Auto-fit max_model_len: full",
         r"Auto-fit max_model_len: full model context length (?P<context_len>{N}) fits",
-        Found("context_auto", True), weight=8,
+        Found("context_auto", True),
+        weight=8,
     ),
     plain(ENGINE, "Using max model len ", r"Using max model len (?P<context_len>{N})(?=\s|$)", weight=5),
-    plain(ENGINE, "maximum context length is", r"This model's maximum context length is (?P<context_len>{N}) tokens", weight=4),
+    plain(
+        ENGINE,
+        "maximum context length is",
+        r"This model's maximum context length is (?P<context_len>{N}) tokens",
+        weight=4,
+    ),
     plain(ENGINE, "dcp_world_size", r"Multiplying the GPU KV cache size by the dcp_world_size (?P<cp_size>{N})"),
     reading(
-        ENGINE, "Initializing a", rf"Initializing an? (?:V\d )?LLM engine(?: \({_VERSION}\))? with config: (?P<config>.{{0,60000}})?", _read_config,
+        ENGINE,
+        "Initializing a",
+        rf"Initializing an? (?:V\d )?LLM engine(?: \({_VERSION}\))? with config: (?P<config>.{{0,60000}})?",
+        _read_config,
     ),
     plain(ENGINE, "vLLM API server version", rf"vLLM API server version {_VERSION}(?=\s|$)"),
     reading(ENGINE, "non-default args: ", r"(?P<what>non-default args): \{", _read_non_default),
     reading(ENGINE, "args: Namespace(", r"(?P<what>args): Namespace\(", _read_non_default),
     plain(ENGINE, "v1 connector with name: ", r"Creating v1 connector with name: (?P<connector>\w+)(?=\s)", weight=4),
-    _events("expired_blocks_released", "Releasing expired KV blocks for request", r"Releasing expired KV blocks for request"),
-    _events("nixl_read_after_expiry", "Potentially invalid KV blocks", r"Potentially invalid KV blocks for unrecognized request"),
+    _events(
+        "expired_blocks_released", "Releasing expired KV blocks for request", r"Releasing expired KV blocks for request"
+    ),
+    _events(
+        "nixl_read_after_expiry",
+        "Potentially invalid KV blocks",
+        r"Potentially invalid KV blocks for unrecognized request",
+    ),
     _events("kv_load_failure", "due to KV load failure", r"Failing \d+ request\(s\) due to KV load failure"),
     plain(ENGINE, "due to KV load failure", r"due to KV load failure \(failure_policy=(?P<failure_policy>\w+)\b"),
     _events("nixl_transfer_failure", "NIXL transfer failure", r"NIXL transfer failure"),
-    plain(ENGINE, "kv_load_failure_policy", r"\bkv_load_failure_policy\\?['\"]?\s?[=:]\s?\\?['\"]?(?P<failure_policy>fail|recompute)\b", weight=3),
+    plain(
+        ENGINE,
+        "kv_load_failure_policy",
+        r"\bkv_load_failure_policy\\?['\"]?\s?[=:]\s?\\?['\"]?(?P<failure_policy>fail|recompute)\b",
+        weight=3,
+    ),
     _events(
-        "stale_reference_decoded", "previous prompt's answer",
+        "stale_reference_decoded",
+        "previous prompt's answer",
         r"previous prompt's answer (?:was |is )?returned\b|returns? (?:the )?previous prompt's answer",
     ),
-)  # fmt: skip
+)
 
 
 def read_cache_config(labels: Mapping[str, str]) -> Iterator[Found]:
