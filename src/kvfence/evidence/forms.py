@@ -6,6 +6,8 @@ Not for: any one engine's lines.
 import re
 from collections.abc import Callable, Iterable
 
+from msgspec import structs
+
 from kvfence.evidence.readings import Form, Found, Line, Value
 
 DIGITS = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,15})(?!\d|[.,_]\d)"
@@ -56,6 +58,11 @@ def reading(
 ) -> Form:
     """A form with a reader of its own."""
     return Form(engine, (anchors,) if isinstance(anchors, str) else anchors, compiled_form(pattern), read)
+
+
+def settling(form: Form) -> Form:
+    """The same form, looked for only until it was seen often enough."""
+    return structs.replace(form, settles=True)
 
 
 def compiled_form(pattern: str) -> re.Pattern[str]:

@@ -35,6 +35,7 @@ _CONTROL.update(
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "event", "text", "line", "body", "content", "textPayload", "data")
 _TIME_KEYS = ("time", "timestamp", "ts", "@timestamp", "asctime")
 JSON_CHARS_MAX = 1 << 20
+_WINDOW_CHARS = 1 << 14
 
 
 def strip_colour(text: str) -> str:
@@ -46,6 +47,9 @@ def strip_colour(text: str) -> str:
 
 def quote(text: str, around: int = 0) -> str:
     """A bounded quote with control characters escaped and credentials taken out; ``around`` stays visible."""
+    if len(text) > _WINDOW_CHARS:
+        cut_off = max(0, around - _WINDOW_CHARS // 2)
+        text, around = text[cut_off : cut_off + _WINDOW_CHARS], around - cut_off
     clean = redact(text)
     start = max(0, min(around - QUOTE_CHARS_MAX // 4, len(clean) - QUOTE_CHARS_MAX))
     cut = clean[start : start + QUOTE_CHARS_MAX].translate(_CONTROL)

@@ -78,13 +78,14 @@ class Form(Struct, frozen=True):
 
     Units:
         anchors: plain ASCII that stands in the raw line whatever wraps it (no quotes, no colour inside).
-        weight: of every value that ``read`` gives without its own.
+        settles: the line can only ever say the same again, so that it need not be looked for for ever.
     """
 
     engine: str
     anchors: tuple[str, ...]
     pattern: Pattern[str]
     read: Reader
+    settles: bool = False
 
 
 class Notebook:

@@ -4,8 +4,10 @@ Not for: what the lines mean (the forms of each engine). Read ``readings.Form`` 
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 
 import ahocorasick_rs
 
@@ -20,6 +22,7 @@ LINE_BYTES_MAX = 1 << 20
 READS_OF_AN_ANCHOR_MAX = 256
 """So often is one anchor's line read in full; after that, the last one of each block. Events are always counted."""
 
+SETTLED_READS = 64
 AHEAD_LINES_MAX = 60
 NOTEBOOKS_MAX = 4096
 SEGMENTS_MAX = 64
@@ -27,6 +30,7 @@ MATCHES_OF_A_LINE_MAX = 8
 
 EVENT = "event"
 _Key = tuple[str, int | None]
+_Hit = tuple[int, int, int]
 
 
 class Counted:
@@ -62,6 +66,11 @@ class Scan:
                     self._forms.append([])
                     self._read.append(0)
                 self._forms[at].append(form)
+        self._limit = [
+            SETTLED_READS if all(form.settles for form in each) else READS_OF_AN_ANCHOR_MAX for each in self._forms
+        ]
+        self._settled: set[int] = set()
+        self._index: list[int] = []
         self._automaton = _automaton(tuple(self._anchors))
 
     def book(self, place: Place) -> Notebook:
@@ -83,9 +92,12 @@ class Scan:
         for block in blocks:
             hits = self._automaton.find_matches_as_indexes(block.data)
             if hits:
+                if self._settled:
+                    hits = [(self._index[index], start, end) for index, start, end in hits]
                 self._read_block(block, hits)
+                self._drop_settled()
 
-    def _read_block(self, block: Block, hits: Sequence[tuple[int, int, int]]) -> None:
+    def _read_block(self, block: Block, hits: Sequence[_Hit]) -> None:
         data, position, number = block.data, 0, block.first_line
         for start, anchors in self._candidates(data, hits):
             number += data.count(b"\n", position, start)
@@ -93,14 +105,10 @@ class Scan:
             end = data.find(b"\n", start)
             self._read_line(_RawLine(data, start, len(data) if end < 0 else end, number), anchors)
 
-    def _candidates(self, data: bytes, hits: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, dict[int, int]]]:
-        """Lines to read, each with its anchors and where they are; of anchors met too often, the block's last."""
-        last = {hit[0]: hit[1] for hit in hits}
+    def _candidates(self, data: bytes, hits: Sequence[_Hit]) -> Iterator[tuple[int, dict[int, int]]]:
+        """Lines to read, each with its anchors and where they are, in order."""
         line_start, line_end, anchors = -1, -1, dict[int, int]()
-        for index, offset, _ in hits:
-            if self._read[index] >= READS_OF_AN_ANCHOR_MAX and last[index] != offset:
-                self._count_only(index)
-                continue
+        for index, offset, _ in self._thinned(hits):
             if offset >= line_end or line_start < 0:
                 if anchors:
                     yield line_start, anchors
@@ -114,12 +122,47 @@ class Scan:
         if anchors:
             yield line_start, anchors
 
-    def _count_only(self, index: int) -> None:
-        self.sampled.add(self._anchors[index])
-        for counted in (events.get(self._anchors[index]) for events in self.events.values()):
-            if counted is not None:
-                counted.count += 1
+    def _thinned(self, hits: Sequence[_Hit]) -> Sequence[_Hit]:
+        """The hits without those of anchors that were read often enough, but for the block's last of each."""
+        counts = Counter(map(itemgetter(0), hits))
+        left = {index: max(0, self._limit[index] - self._read[index]) for index in counts}
+        often = {index for index, count in counts.items() if count > left[index]}
+        if not often:
+            return hits
+        last = {hit[0]: hit for hit in hits}
+        kept: list[_Hit] = []
+        for hit in hits:
+            index = hit[0]
+            if index not in often or hit is last[index]:
+                kept.append(hit)
+            elif left[index]:
+                left[index] -= 1
+                kept.append(hit)
+        read = Counter(map(itemgetter(0), kept))
+        for index in often:
+            self._count_more(index, counts[index] - read[index])
+        return kept
+
+    def _count_more(self, index: int, count: int) -> None:
+        anchor = self._anchors[index]
+        if count:
+            self.sampled.add(anchor)
+        for events in self.events.values():
+            if (counted := events.get(anchor)) is not None:
+                counted.count += count
                 return
+
+    def _drop_settled(self) -> None:
+        """Stop looking for anchors that can only repeat themselves once they were read often enough."""
+        settled = {
+            at for at in range(len(self._anchors))
+            if self._limit[at] == SETTLED_READS <= self._read[at]
+        }  # fmt: skip
+        if settled - self._settled:
+            self._settled |= settled
+            kept = [at for at in range(len(self._anchors)) if at not in self._settled]
+            self._index = kept
+            self._automaton = _automaton(tuple(self._anchors[at] for at in kept))
 
     def _read_line(self, raw: "_RawLine", anchors: dict[int, int]) -> None:
         text = raw.text(min(anchors.values()))
@@ -269,7 +312,9 @@ _automata: dict[tuple[str, ...], ahocorasick_rs.BytesAhoCorasick] = {}
 
 def _automaton(anchors: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
     if anchors not in _automata:
-        _automata[anchors] = ahocorasick_rs.BytesAhoCorasick([anchor.encode() for anchor in anchors])
+        # Of this many anchors the library would make an automaton that is smaller and half as fast.
+        dfa = ahocorasick_rs.Implementation.DFA
+        _automata[anchors] = ahocorasick_rs.BytesAhoCorasick([each.encode() for each in anchors], implementation=dfa)
     return _automata[anchors]
 
 

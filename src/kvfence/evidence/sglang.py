@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.evidence.arguments import Argument, pairs, stated
-from kvfence.evidence.forms import plain, reading, whole
+from kvfence.evidence.forms import plain, reading, settling, whole
 from kvfence.evidence.readings import Form, Found, Line, Notebook
 
 ENGINE = "sglang"
@@ -306,8 +306,8 @@ FORMS: tuple[Form, ...] = (
         r"KV cache pool size or the max context length\. Truncated\.",
         Found("auto_truncate", True),
     ),
-    plain(ENGINE, "#inflight-req:", r"Prefill batch.{0,400}#inflight-req:", Found("role", "prefill", 4)),
-    plain(ENGINE, "#transfer-req:", r"Decode batch.{0,400}#transfer-req:", Found("role", "decode", 4)),
+    settling(plain(ENGINE, "#inflight-req:", r"Prefill batch.{0,400}#inflight-req:", Found("role", "prefill", 4))),
+    settling(plain(ENGINE, "#transfer-req:", r"Decode batch.{0,400}#transfer-req:", Found("role", "decode", 4))),
     reading(
         ENGINE,
         (
