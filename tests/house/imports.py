@@ -12,9 +12,9 @@ from pathlib import Path
 FLOORS = (
     {"core"},
     {"protocol"},
-    {"driver", "trace", "kv", "wire", "models"},
+    {"driver", "trace", "kv", "wire", "models", "evidence"},
     {"runtime", "sim"},
-    {"gateway"},
+    {"gateway", "audit"},
     {"cli"},
     {"__main__"},
 )

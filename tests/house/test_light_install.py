@@ -11,10 +11,13 @@ from kvfence.cli.main import VERBS
 
 HEAVY = (
     "torch", "transformers", "numpy", "zmq", "starlette", "uvicorn", "sse_starlette", "httpx", "xxhash", "structlog",
-    "prometheus_client", "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai",
+    "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai",
 )  # fmt: skip
 # Packages that every install can import whole, from the floor up.
-LIGHT_PACKAGES = ("kvfence.core", "kvfence.protocol", "kvfence.trace", "kvfence.driver", "kvfence.sim", "kvfence.cli")
+LIGHT_PACKAGES = (
+    "kvfence.core", "kvfence.protocol", "kvfence.trace", "kvfence.driver", "kvfence.sim", "kvfence.evidence",
+    "kvfence.audit", "kvfence.cli",
+)  # fmt: skip
 # Modules of those packages that belong to an extra all the same.
 NOT_LIGHT = ("kvfence.driver.numpy_ledger", "kvfence.cli.compose", "kvfence.cli.demo")
 

@@ -120,7 +120,7 @@ def enlarge_pool(engine: Engine, context: int) -> Fix:
     flag = f"`{flags.memory}`" if flags else "the memory for the pool"
     said = f" (now {now.value:g})" if isinstance(now, Known) else ""
     text = (
-        f"Or free memory for the pool: raise {flag}{said} or store fewer bytes a token, until the start-up log shows "
+        f"Free memory for the pool: raise {flag}{said} or store fewer bytes a token, until the start-up log shows "
         f"more than {context:,} tokens on every rank; twice that, {2 * context:,}, leaves room for the next change"
     )
     return Fix(text, changes={"pool_tokens": 2 * context}, forgets=("effective_input_limit", "pool_tokens_estimated"))

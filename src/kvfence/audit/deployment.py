@@ -4,10 +4,9 @@ Two sources are joined into one engine only where they are of one role and of di
 say differs; otherwise each stays an engine of its own. Not for: reading sources (``kvfence.evidence``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-import msgspec
 from msgspec import Struct, structs
 from packaging.version import Version
 
@@ -24,7 +23,7 @@ class Role(StrEnum):
     UNKNOWN = "unknown"
 
 
-ROUTER_KINDS = frozenset({"router", "nginx", "envoy", "load_balancer"})
+ROUTERS = frozenset({"sglang-router", "nginx", "envoy"})
 DECLARED_KINDS = frozenset({"command", "manifest", "config", "environment"})
 """Kinds that say what was asked for, not what runs: they fill in what a running engine's sources leave open."""
 _NOT_FACTS = frozenset({"name", "kind", "events", "problems"})
@@ -43,9 +42,10 @@ class Engine(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Give the engine's name in findings: role, sources and rank."""
+        names = " + ".join(dict.fromkeys(source.name for source in self.sources))
         rank = f" DP{self.facts.dp_rank.value}" if isinstance(self.facts.dp_rank, Known) else ""
         said = "" if self.role is Role.UNKNOWN else f"{self.role} "
-        return f"{said}{' + '.join(dict.fromkeys(source.name for source in self.sources))}{rank}"
+        return said + (names if f"#{rank[1:]}" in names else names + rank)
 
     @property
     def engine(self) -> str:
@@ -91,9 +91,8 @@ class Deployment(Struct, frozen=True):
 
 
 class Stated(Struct, frozen=True):
-    """What the caller says besides the sources. roles: by a source's name. advertised: tokens."""
+    """What the caller says besides the sources and their roles. advertised: tokens."""
 
-    roles: Mapping[str, Role] = msgspec.field(default_factory=dict)
     advertised: int | None = None
     single_tenant: bool = False
 
@@ -101,12 +100,11 @@ class Stated(Struct, frozen=True):
 def assemble(
     sources: Sequence[SourceFacts], stated: Stated | None = None, baseline: Sequence[SourceFacts] | None = None
 ) -> Deployment:
-    """Make a deployment of its sources' facts; the caller's role of a source wins over its text."""
+    """Make a deployment of its sources' facts."""
     stated = stated or Stated()
-    told = [_with_role(source, stated.roles.get(source.name)) for source in sources]
-    routers = tuple(source for source in told if _is_router(source))
-    engines = _engines([source for source in told if not _is_router(source)])
-    advertised = [fact for source in told if isinstance(fact := source.advertised_context, Known)]
+    routers = tuple(source for source in sources if _is_router(source))
+    engines = _engines([source for source in sources if not _is_router(source)])
+    advertised = [fact for source in sources if isinstance(fact := source.advertised_context, Known)]
     if stated.advertised is not None:
         advertised.append(Known(stated.advertised, Origin("--advertised", key="advertised_context")))
     before = None if baseline is None else _engines([source for source in baseline if not _is_router(source)])
@@ -114,13 +112,7 @@ def assemble(
 
 
 def _is_router(source: SourceFacts) -> bool:
-    return source.kind in ROUTER_KINDS or (isinstance(source.role, Known) and source.role.value == "router")
-
-
-def _with_role(source: SourceFacts, role: Role | None) -> SourceFacts:
-    if role is None:
-        return source
-    return structs.replace(source, role=Known(str(role), Origin("command line", key="role")))
+    return source.kind == "router" or (isinstance(source.engine, Known) and source.engine.value in ROUTERS)
 
 
 def _role_of(role: TextFact) -> Role:

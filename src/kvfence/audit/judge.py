@@ -93,7 +93,7 @@ def fixed_in(first: str, defect: str) -> Judge:
     def judge(engine: Engine) -> Outcome:
         release = engine.release
         if isinstance(release, Unknown):
-            return undecided(f"{release.reason}; {defect} before {first}", engine.facts.version)
+            return undecided(release.reason, engine.facts.version)
         is_in = at_least(release.value, first)
         if isinstance(is_in, Unknown):
             return undecided(is_in.reason, release)

@@ -85,14 +85,10 @@ def _outcomes(entry: Entry, deployment: Deployment) -> Iterator[Outcome]:
     covered = [(engine, entry.rule.covers(engine)) for engine in deployment.engines]
     for engine, covers in covered:
         if isinstance(covers, Unknown):
-            yield Outcome(Verdict.UNKNOWN, f"{covers.reason}; the rule is about {_ranges(entry)}", subject=engine.name)
+            yield Outcome(Verdict.UNKNOWN, covers.reason, subject=engine.name)
     within = [engine for engine, covers in covered if covers is True]
     if within:
         yield from entry.rule.check(deployment.with_engines(within))
-
-
-def _ranges(entry: Entry) -> str:
-    return ", ".join(f"{one.engine} {one.versions}".strip() for one in entry.rule.engines)
 
 
 def with_ignores(audit: Audit, ignores: Iterable[Ignore], today: datetime.date) -> tuple[Audit, list[str]]:

@@ -9,7 +9,7 @@ import traceback
 from enum import IntEnum
 
 from kvfence.cli.render import print_error
-from kvfence.core.errors import CapacityError, KvfenceError, ModelError, SettingsError, TraceError
+from kvfence.core.errors import CapacityError, EvidenceError, KvfenceError, ModelError, SettingsError, TraceError
 from kvfence.core.invariant import InvariantBroken
 
 
@@ -28,6 +28,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (CapacityError, ExitCode.USAGE),
     (ModelError, ExitCode.USAGE),
     (TraceError, ExitCode.COULD_NOT_TELL),
+    (EvidenceError, ExitCode.USAGE),
     (KvfenceError, ExitCode.OUR_FAULT),
     (OSError, ExitCode.USAGE),
 )

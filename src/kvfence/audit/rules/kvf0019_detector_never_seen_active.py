@@ -23,18 +23,11 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from kvfence.audit.deployment import Deployment, Engine
+from kvfence.audit.detectors import canary_is_asked
 from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import FlagFact, Known, Unknown
-
-
-def canary_is_asked(engine: Engine) -> FlagFact:
-    """Tell whether the canary is asked for; it is a word, none where it is off."""
-    asked = engine.facts.kv_canary_requested
-    if isinstance(asked, Unknown):
-        return asked
-    return Known(asked.value.lower() not in {"none", ""}, asked.origin, asked.default_of)
 
 
 def check(deployment: Deployment) -> Iterator[Outcome]:

@@ -17,9 +17,9 @@ References:
 """
 
 from kvfence.audit.deployment import Engine
+from kvfence.audit.detectors import canary_is_asked
 from kvfence.audit.judge import any_role, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
-from kvfence.audit.rules.kvf0019_detector_never_seen_active import canary_is_asked
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
 

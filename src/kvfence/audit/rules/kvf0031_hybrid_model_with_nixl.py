@@ -19,28 +19,22 @@ References:
 """
 
 from kvfence.audit.deployment import Engine
+from kvfence.audit.detectors import uses_nixl
 from kvfence.audit.judge import disaggregated, fixed_in, not_applicable, undecided
 from kvfence.audit.rule import EngineRange, Outcome, Rule
 from kvfence.core.verdict import Severity
-from kvfence.evidence.facts import TextFact, Unknown
+from kvfence.evidence.facts import Unknown
 
 _BY_RELEASE = fixed_in("0.31", "a failed receive is applied to one KV group of several, and decode goes on")
-
-
-def uses_nixl(connector: TextFact) -> bool | Unknown:
-    """Tell whether a connector is one of NIXL's."""
-    if isinstance(connector, Unknown):
-        return Unknown(f"the connector is not known: {connector.reason}")
-    return "nixl" in connector.value.lower()
 
 
 def judge(engine: Engine) -> Outcome:
     """Judge the release where connector and model are of the kind."""
     connector, hybrid = engine.facts.connector, engine.facts.hybrid_model
-    nixl = uses_nixl(connector)
+    nixl = uses_nixl(engine)
     if isinstance(nixl, Unknown):
         return undecided(nixl.reason)
-    if not nixl:
+    if not nixl.value:
         return not_applicable("the connector is not NIXL's", connector)
     if isinstance(hybrid, Unknown):
         return undecided(f"whether the model is hybrid is not known: {hybrid.reason}", connector)

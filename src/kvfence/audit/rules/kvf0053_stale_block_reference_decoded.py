@@ -20,9 +20,9 @@ References:
 """
 
 from kvfence.audit.deployment import Engine
+from kvfence.audit.detectors import uses_nixl
 from kvfence.audit.judge import disaggregated, failed, not_applicable, undecided
 from kvfence.audit.rule import Alert, EngineRange, Fix, Outcome, Rule
-from kvfence.audit.rules.kvf0031_hybrid_model_with_nixl import uses_nixl
 from kvfence.audit.versions import within
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
@@ -33,10 +33,10 @@ _SETTING = '"kv_connector_extra_config": {"kv_lease_duration": 300}'
 def judge(engine: Engine) -> Outcome:
     """Judge by connector and release."""
     connector, release = engine.facts.connector, engine.release
-    nixl = uses_nixl(connector)
+    nixl = uses_nixl(engine)
     if isinstance(nixl, Unknown):
         return undecided(nixl.reason)
-    if not nixl:
+    if not nixl.value:
         return not_applicable("the connector is not NIXL's", connector)
     if isinstance(release, Unknown):
         return undecided(release.reason, connector)
