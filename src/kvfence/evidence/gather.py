@@ -116,7 +116,8 @@ def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
         if process and shared is not None and len(_processes(scan)) == 1:
             whole.merge(shared)
         whole.problems += problems
-        found.append(facts_of(whole, kind, _events(scan, process, rank)))
+        only_asked_for = "command_engine" in whole and not any(name for name in whole.engines)
+        found.append(facts_of(whole, "command" if only_asked_for else kind, _events(scan, process, rank)))
     return found or [SourceFacts(scan.name, kind, problems=tuple(problems))]
 
 
