@@ -16,6 +16,7 @@ _CRI = re.compile(r"^(?P<at>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)) (?:stdou
 _KUBECTL = re.compile(r"^\[pod/(?P<pod>[^\]\s]{1,300})\] ?")
 _COMPOSE = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]{0,80}?)\s{0,40}\| ")
 _MARKDOWN = re.compile(r"^(?:\s{0,3}>\s?)+")
+_CODE = re.compile(r"^\s{0,3}(?:[-*] )?(?P<ticks>`{1,2})(?P<code>[^`]{1,20000})(?P=ticks)\s*$")
 _TIME = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"
 )
@@ -86,6 +87,8 @@ class Unwrapped:
             self.process, self.text = match["name"], self.text[match.end() :]
         if self.text[:6].lstrip().startswith(">"):
             self.text = _MARKDOWN.sub("", self.text)
+        if "`" in self.text[:6] and (match := _CODE.match(self.text)):
+            self.text = match["code"]
         if self.text.lstrip()[:1] == "{":
             self._open_json()
         self.text = strip_colour(self.text)
@@ -133,8 +136,8 @@ def place_of(text: str, process: str = "") -> Place:
     """Whose line it is, from its prefix alone: the first 200 characters."""
     head = text[:200]
     rank = _RANK.search(head)
-    ray = _RAY.search(head)
-    dp = rank["dp"] if rank else (ray["dp"] if ray else None)
+    rays = [match["dp"] for match in _RAY.finditer(head) if match["dp"] is not None]
+    dp = rank["dp"] if rank else (rays[0] if rays else None)
     return Place(process, int(dp) if dp is not None else None)
 
 

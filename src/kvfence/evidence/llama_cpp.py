@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.evidence.arguments import Argument, stated
 from kvfence.evidence.forms import plain, reading, whole
+from kvfence.evidence.lines import json_record
 from kvfence.evidence.readings import Form, Found, Line, Notebook
 
 ENGINE = "llama.cpp"
@@ -44,6 +45,12 @@ def read_props(props: Mapping[str, object]) -> Iterator[Found]:
         yield Found("model", path)
 
 
+def _read_props_line(match: re.Match[str], _line: Line) -> Iterable[Found]:
+    record = json_record(match[0])
+    if record is not None:
+        yield from read_props(record)
+
+
 def _read_slot(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield Found("slot_context", whole(match["context"]))
     if match["id"] is not None:
@@ -62,6 +69,7 @@ def _read_iswa(match: re.Match[str], _line: Line) -> Iterable[Found]:
 
 
 FORMS: tuple[Form, ...] = (
+    reading(ENGINE, "default_generation_settings", r"\{.*\}", _read_props_line),
     plain(
         ENGINE,
         "< n_ctx_train",
@@ -118,7 +126,7 @@ FORMS: tuple[Form, ...] = (
         _read_cells,
     ),
     plain(ENGINE, "kv_size = ", r"llama_kv_cache\w{0,20}: .{0,20}?kv_size = (?P<cells>{N}),", weight=4),
-    plain(ENGINE, "build info", r"build info.{0,120}?\bbuild=(?P<version>\d{3,6})\b"),
+    plain(ENGINE, "build info", r"build info.{0,120}?\bbuild=(?P<version>\d{3,6})(?=\s)"),
     plain(ENGINE, "build: ", r"\bbuild: (?P<version>\d{3,6}) \([0-9a-f]{6,40}\) with"),
     plain(ENGINE, "build_info: b", r"\bbuild_info: b(?P<version>\d{3,6})-[0-9a-f]{6,40}\b"),
 )

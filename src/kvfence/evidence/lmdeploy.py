@@ -61,7 +61,7 @@ FORMS: tuple[Form, ...] = (
     plain(
         ENGINE,
         "`max_context_token_num` is not set",
-        r"`max_context_token_num` is not set, default to (?P<context_len>{N})(?=\.?\s|\.?$)",
+        r"`max_context_token_num` is not set, default to (?P<context_len>{N})(?=\.?[\s`]|\.?$)",
         weight=5,
     ),
     plain(

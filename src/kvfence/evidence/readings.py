@@ -39,7 +39,7 @@ class Place(Struct, frozen=True):
 class Line:
     """One logical line: cleaned text, where it stands, whose it is, and (looked up when asked) what follows it."""
 
-    __slots__ = ("_look", "_rest", "at", "continued", "number", "place", "source", "text")
+    __slots__ = ("_look", "_rest", "at", "continued", "is_unended", "number", "place", "problem", "source", "text")
 
     def __init__(
         self, text: str, number: int, source: str, look: Callable[[int], tuple[str, ...]] | None = None
@@ -50,6 +50,8 @@ class Line:
         self.place = Place()
         self.at: str | None = None
         self.continued = False
+        self.is_unended = False
+        self.problem = ""
         self._look = look
         self._rest: dict[int, tuple[str, ...]] = {}
 

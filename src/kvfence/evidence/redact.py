@@ -30,8 +30,8 @@ _KNOWN = re.compile(
     r"AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,})"
 )
 _SIGNS = (
-    "key", "secret", "passw", "passphrase", "credential", "authorization", "bearer", "_token", "-token", "token=", "token:",
-    "token'", 'token"', "token\\", "@", "sk-", "hf_", "gh", "glpat", "akia", "xox", "nvapi", "eyj",
+    "key", "secret", "passw", "passphrase", "credential", "authorization", "bearer", "_token", "-token",
+    "token=", "token:", "token'", 'token"', "token\\", "@", "sk-", "hf_", "gh", "glpat", "akia", "xox", "nvapi", "eyj",
 )  # fmt: skip
 """One of these stands in every text that could hold a credential: without any, the patterns need not be tried."""
 

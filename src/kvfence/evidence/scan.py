@@ -25,6 +25,7 @@ READS_OF_AN_ANCHOR_MAX = 256
 SETTLED_READS = 64
 AHEAD_LINES_MAX = 60
 NOTEBOOKS_MAX = 4096
+PROBLEMS_MAX = 50
 SEGMENTS_MAX = 64
 MATCHES_OF_A_LINE_MAX = 8
 
@@ -177,6 +178,7 @@ class Scan:
                 line.place = place_of(part, wrapped.process)
                 line.at = time_of(part) or wrapped.at
                 line.continued = raw.continues
+                line.is_unended = raw.end == len(raw.data)
                 self._read_forms(line, anchors)
 
     def _read_forms(self, line: Line, anchors: dict[int, int]) -> None:
@@ -194,7 +196,11 @@ class Scan:
             found = list(form.read(match, line))
             if not found:
                 continue
+            if line.is_unended and match.end() == len(text) and text[-1:].isalnum():
+                line.problem = f"the text ends right after {text[-20:].strip()!r}: it may have been cut off there"
             book = self.book(line.place)
+            if line.problem and line.problem not in book.problems and len(book.problems) < PROBLEMS_MAX:
+                book.problems.append(line.problem)
             origin = Origin(line.source, line.number, quote(text, match.start()), line.at)
             book.saw(form.engine)
             for item in found:

@@ -8,11 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kvfence.evidence.arguments import Argument, pairs, stated
 from kvfence.evidence.forms import plain, reading, settling, whole
+from kvfence.evidence.lines import json_record
 from kvfence.evidence.readings import Form, Found, Line, Notebook
 
 ENGINE = "sglang"
 INPUT_MARGIN = 6
 """``max_req_input_len`` is min(context, pool) - 1 - 5. Source: tp_worker, 0.4.3 to 0.5.23."""
+
+CONTEXT_STEP = 256
+"""Context lengths are multiples of this; another number at the very end of a line is taken for half a number."""
 
 ARGUMENTS: dict[str, Argument] = {
     "model_path": Argument("model"),
@@ -94,13 +98,38 @@ def read_server_info(info: Mapping[str, object]) -> Iterator[Found]:
         yield Found("pool_tokens", min(capacities), 8)
 
 
-_STATED_ROLE = re.compile(r"^[\s\W]*(prefill|decode)\b(?![ _-]?batch)[^=:#]{0,80}$", re.IGNORECASE)
+_STATED_ROLE = re.compile(
+    r"(?<![\w/.-])(prefill|decode)(?:[ -](?:leg|worker|server|node|instance|role|engine|side))?"
+    r"(?:\s{0,12}[(\[][^)\]]{0,60}[)\]]){0,4}\s{0,12}[:|-]?\s{0,12}$",
+    re.IGNORECASE,
+)
+_OWN_LINE = re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def _read_pool(match: re.Match[str], line: Line) -> Iterable[Found]:
+    text = match.string
+    ends = match.end() >= len(text.rstrip())
+    if ends and not match["own"] and (_OWN_LINE.match(text) or '"' in match[0]):
+        return  # the engine's own line goes on after the number, and so does JSON: this one was cut off
     yield Found("pool_tokens", whole(match["pool"]), 6 if match["own"] else 9)
-    if stated_role := _STATED_ROLE.match(line.text[: match.start()]):
+    if stated_role := _STATED_ROLE.search(text[max(0, match.start() - 300) : match.start()]):
         yield Found("role", stated_role[1].lower(), 3)
+
+
+def _read_context(match: re.Match[str], line: Line) -> Iterable[Found]:
+    """The context; where the line ends with it (as old releases' lines do) it may also have been cut off."""
+    context = whole(match["context"])
+    if match.end() >= len(match.string.rstrip()):
+        if context % CONTEXT_STEP:
+            return
+        line.problem = f"line {line.number} ends right after context_len={context}: an old release, or cut off"
+    yield Found("context_len", context, 9)
+
+
+def _read_info_line(match: re.Match[str], _line: Line) -> Iterable[Found]:
+    record = json_record(match[0])
+    if record is not None:
+        yield from read_server_info(record)
 
 
 def _read_server_args(match: re.Match[str], _line: Line) -> Iterable[Found]:
@@ -175,9 +204,9 @@ FORMS: tuple[Form, ...] = (
         r"(?<![\w:.])(?P<own>self\.)?max_total_num_tokens\\?['\"]?\s?[=:]\s?(?P<pool>{N})",
         _read_pool,
     ),
-    plain(ENGINE, "context_len", r"(?<![\w.])context_len\\?['\"]?\s?[=:]\s?(?P<context_len>{N})", weight=9),
+    reading(ENGINE, "context_len", r"(?<![\w.])context_len\\?['\"]?\s?[=:]\s?(?P<context>{N})", _read_context),
     reading(
-        ENGINE, "KV Cache is allocated", r"KV Cache is allocated\..{0,60}?#tokens: (?P<tokens>{N})", _read_allocated
+        ENGINE, "KV Cache is allocated", r"KV Cache is allocated\..{0,60}?#tokens: (?P<tokens>{N}),", _read_allocated
     ),
     plain(
         ENGINE,
@@ -227,6 +256,7 @@ FORMS: tuple[Form, ...] = (
         r"Tree cache initialized: .{0,200}?\bhybrid_swa=True\b",
         Found("hybrid_model", True),
     ),
+    reading(ENGINE, "internal_states", r"\{.*\}", _read_info_line),
     reading(ENGINE, "server_args=", r"\bserver_args=(?:ServerArgs\(|\{)", _read_server_args),
     reading(
         ENGINE,
@@ -243,7 +273,7 @@ FORMS: tuple[Form, ...] = (
     plain(
         ENGINE,
         "max_req_input_len",
-        r"(?<!\w)max_req_input_len\\?['\"]?\s?[=:]\s?(?P<effective_input_limit>{N})",
+        r"(?<!\w)max_req_input_len\\?['\"]?\s?[=:]\s?(?P<effective_input_limit>{N})(?=[,})\s])",
         weight=8,
     ),
     reading(
@@ -255,13 +285,13 @@ FORMS: tuple[Form, ...] = (
     reading(
         ENGINE,
         "attach_canary_buffers",
-        r"attach_canary_buffers: pool=(?P<pool>\w+)\b(?:.{0,200}?\bread_bytes=(?P<bytes>\d{1,9})\b)?",
+        r"attach_canary_buffers: pool=(?P<pool>\w+)(?=[\s,])(?:.{0,200}?\bread_bytes=(?P<bytes>\d{1,9})\b)?",
         _read_canary,
     ),
     plain(
         ENGINE,
         "no attacher registered for pool class",
-        r"kv-canary: no attacher registered for pool class (?P<pool_class>\w+)(?=;|\s|$)",
+        r"kv-canary: no attacher registered for pool class (?P<pool_class>\w+)(?=[;\s])",
         Found("kv_canary_active", False),
     ),
     _events(

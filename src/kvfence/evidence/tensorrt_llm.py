@@ -65,7 +65,7 @@ FORMS: tuple[Form, ...] = (
         _read_allocated,
     ),
     plain(ENGINE, "tokens in paged KV cache.", r"Using (?P<pool_tokens>{N}) tokens in paged KV cache\.", weight=6),
-    plain(ENGINE, "okens per block: ", r"[Nn]umber of tokens per block: (?P<page_size>{N})", weight=6),
+    plain(ENGINE, "okens per block: ", r"[Nn]umber of tokens per block: (?P<page_size>{N})(?=[.\s])", weight=6),
     plain(
         ENGINE,
         "blocks in KV cache primary pool: ",
@@ -75,7 +75,7 @@ FORMS: tuple[Form, ...] = (
         ENGINE,
         "KV cache blocks per sequence: ",
         r"Max KV cache blocks per sequence: {N} \[window size=(?P<window>{N})\], tokens per block=(?P<page>{N}), "
-        r"primary blocks=(?P<blocks>{N})",
+        r"primary blocks=(?P<blocks>{N}),",
         _read_window,
     ),
     plain(ENGINE, "max_seq_len=", r"\[TRT-LLM\].{0,40}\bmax_seq_len=(?P<context_len>{N}), max_num_requests=", weight=8),

@@ -149,7 +149,9 @@ FORMS: tuple[Form, ...] = (
         weight=8,
     ),
     plain(
-        ENGINE, "estimated maximum model length is", r"estimated maximum model length is (?P<pool_tokens_estimated>{N})"
+        ENGINE,
+        "estimated maximum model length is",
+        r"estimated maximum model length is (?P<pool_tokens_estimated>{N})\.",
     ),
     plain(
         ENGINE,
