@@ -52,6 +52,8 @@ def note_answer(book: Notebook, answer: Mapping[str, object], source: str = "") 
         _note(book, "", _read_models(book, answer), answer, source)
     elif set(answer) == {"version"} and isinstance(answer["version"], str):
         _note(book, "", [Found("version", answer["version"])], answer, source)
+    elif "kv_cache_block_size" in answer and ("runtime_config" in answer or "total_kv_blocks" in answer):
+        _note(book, dynamo.ENGINE, dynamo.read_card(answer), answer, source)
     elif dynamo.is_liveness(answer):
         _note(book, dynamo.ENGINE, dynamo.read_health(answer), answer, source)
     elif "model_path" in answer and "served_model_name" in answer:

@@ -18,6 +18,19 @@ FORMS: tuple[Form, ...] = (
 )
 
 
+def read_card(card: Mapping[str, object]) -> Iterator[Found]:
+    """Facts of a model deployment card: blocks, their size, the context that clients are told."""
+    runtime = card.get("runtime_config")
+    blocks = runtime.get("total_kv_blocks") if isinstance(runtime, Mapping) else card.get("total_kv_blocks")
+    size = card.get("kv_cache_block_size")
+    if isinstance(size, int) and size > 0:
+        yield Found("page_size", size)
+        if isinstance(blocks, int) and blocks > 0:
+            yield Found("pool_tokens", blocks * size, 6)
+    if isinstance(card.get("context_length"), int):
+        yield Found("advertised_context", int(str(card["context_length"])))
+
+
 def is_liveness(answer: Mapping[str, object]) -> bool:
     """Whether an answer is that of Dynamo's ``/live`` or ``/health``."""
     return answer.get("status") == "live" or ("endpoints" in answer and "instances" in answer)

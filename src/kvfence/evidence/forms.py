@@ -65,6 +65,11 @@ def settling(form: Form) -> Form:
     return structs.replace(form, settles=True)
 
 
+def within_requests(form: Form) -> Form:
+    """The same form, read in lines that log requests as well."""
+    return structs.replace(form, in_requests=True)
+
+
 def compiled_form(pattern: str) -> re.Pattern[str]:
     """The pattern with its number placeholders filled in."""
     return re.compile(pattern.replace("{N}", DIGITS).replace("{F}", FLOAT))

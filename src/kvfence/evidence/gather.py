@@ -9,23 +9,38 @@ from pathlib import Path
 
 import msgspec
 
-from kvfence.evidence import commands, dynamo, llama_cpp, lmdeploy, metrics, routers, sglang, tensorrt_llm, tgi, vllm
+from kvfence.evidence import (
+    commands,
+    dynamo,
+    llama_cpp,
+    lmdeploy,
+    metrics,
+    routers,
+    sglang,
+    sglang_lines,
+    tensorrt_llm,
+    tgi,
+    vllm,
+)
 from kvfence.evidence.defaults import add_defaults
 from kvfence.evidence.deployment import Spec, is_deployment, load_deployment, specs_of
 from kvfence.evidence.facts import NOT_SEEN, Event, Known, Origin, SourceFacts, Unknown
 from kvfence.evidence.readings import Form, Found, Notebook, Place, Reading
 from kvfence.evidence.scan import Scan
 from kvfence.evidence.signatures import SIGNATURES
-from kvfence.evidence.sources import HEAD_BYTES, SPEC_STDIN, Block, Opened, expand, open_bytes, open_source
+from kvfence.evidence.sources import HEAD_BYTES, SPEC_STDIN, Block, Opened, expand, open_bytes, open_source, rotated
 
 ENGINES = {module.ENGINE: module for module in (sglang, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo)}
 FORMS: tuple[Form, ...] = tuple(
-    chain.from_iterable(module.FORMS for module in (*ENGINES.values(), metrics, commands, routers))
+    chain.from_iterable(
+        module.FORMS
+        for module in (sglang_lines, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo, metrics, commands, routers)
+    )
 )
 
 _FIELDS = {field.name for field in msgspec.structs.fields(SourceFacts)} - {"name", "kind", "events", "problems"}
 _FLAGS = {field.name for field in msgspec.structs.fields(SourceFacts) if "bool" in str(field.type)}
-_LAST_HOLDS = {"page_size", "model", "context_len"}
+_SHARED = ("version", "role", "connector", "failure_policy", "transfer_backend")
 
 
 def gather(specs: Sequence[Spec | str]) -> list[SourceFacts]:
@@ -47,12 +62,14 @@ def _gather_one(spec: Spec) -> list[SourceFacts]:
     if endpoints.is_url(spec.source):
         return [_with_role(facts, spec) for facts in endpoints.read_endpoint(spec.source, spec.token_variable)]
     found: list[SourceFacts] = []
-    for name in expand(spec.source):
+    for names in rotated(expand(spec.source)):
+        name = names[-1]
         if name != SPEC_STDIN and is_deployment(name):
             inner = specs_of(load_deployment(name), str(Path(name).parent))
             found += gather([each for each in inner if each.source != name])
             continue
-        found += [_with_role(facts, spec) for facts in read_opened(open_source(name))]
+        facts = read_set(names) if len(names) > 1 else read_opened(open_source(name))
+        found += [_with_role(each, spec) for each in facts]
     return found
 
 
@@ -65,6 +82,14 @@ def _with_role(facts: SourceFacts, spec: Spec) -> SourceFacts:
     return msgspec.structs.replace(
         facts, role=Known(spec.role, Origin(facts.name, key="given by the caller")), problems=problems
     )
+
+
+def read_set(names: list[str]) -> list[SourceFacts]:
+    """The facts of a rotated log, oldest file first; each quote names its own file."""
+    scan = Scan(names[-1], FORMS)
+    for name in names:
+        scan.feed(open_source(name).blocks(), name)
+    return facts_of_scan(scan, "log")
 
 
 def read_text(name: str, text: str | bytes) -> list[SourceFacts]:
@@ -115,10 +140,20 @@ def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
             whole.merge(base)
         if process and shared is not None and len(_processes(scan)) == 1:
             whole.merge(shared)
+        _lend(scan, whole)
         whole.problems += problems
         only_asked_for = "command_engine" in whole and not any(name for name in whole.engines)
         found.append(facts_of(whole, "command" if only_asked_for else kind, _events(scan, process, rank)))
     return found or [SourceFacts(scan.name, kind, problems=tuple(problems))]
+
+
+def _lend(scan: Scan, whole: Notebook) -> None:
+    """What one rank alone printed and all ranks of a process share."""
+    for (process, rank), book in scan.books.items():
+        if process == whole.place.process and rank is not None and rank != whole.place.dp_rank:
+            for name in _SHARED:
+                if name not in whole and (chosen := book.choose(name)) is not None:
+                    whole.add(Found(name, chosen.value, chosen.weight, chosen.default_of), chosen.origin)
 
 
 def _processes(scan: Scan) -> set[str]:

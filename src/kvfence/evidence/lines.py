@@ -28,6 +28,10 @@ _NEW_RECORD = re.compile(
     r"^\s*(?:$|\[|\{|\(|#|--|```|[|>*-] |\d{4}[-/]\d\d|\d\d:\d\d:\d\d|\d+\.\d\d\.\d{3}\.\d{3} |[IWEF]\d{4} |"
     r"(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|CRITICAL|FATAL)\b|Traceback|File \"|\w+(?:Error|Exception|Warning): )"
 )
+_REQUEST = re.compile(
+    r"\b(?:Receive|Finish)(?:d)?: obj=|\b\w{0,40}ReqInput\(|\bReceived request \S{1,200}: |\bGenerated response |"
+    r"\bprompt: ['\"]|\b(?:input_)?text=['\"]|\\?\"(?:prompt|messages|content)\\?\"\s?:"
+)
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _CONTROL.update({9: "\\t", 10: "\\n", 13: "\\r"})
 _CONTROL.update(
@@ -150,6 +154,12 @@ def time_of(text: str) -> str | None:
 def begins_record(text: str) -> bool:
     """Whether a line looks like the start of a record rather than the rest of a wrapped one."""
     return _NEW_RECORD.match(text) is not None
+
+
+def request_starts(text: str) -> int:
+    """Where a line begins to log a request, whose words are a client's; its length if it does not."""
+    match = _REQUEST.search(text)
+    return match.start() if match else len(text)
 
 
 def joined(text: str, rest: tuple[str, ...], cut: bool) -> str:

@@ -45,8 +45,18 @@ def _read_config(match: re.Match[str], _line: Line) -> Iterable[Found]:
     yield from read_arguments(arguments)
 
 
+def _read_cache(match: re.Match[str], _line: Line) -> Iterable[Found]:
+    """The PyTorch engine's cache: here ``block_size`` is in tokens."""
+    arguments = dict(pairs(match.string, match.end() - 1))
+    blocks, size = arguments.get("num_gpu_blocks"), arguments.get("block_size")
+    if isinstance(blocks, int) and isinstance(size, int) and blocks > 0 and size > 0:
+        yield Found("pool_tokens", blocks * size, 7)
+        yield Found("page_size", size, 7)
+        yield from read_arguments({key: value for key, value in arguments.items() if key == "enable_prefix_caching"})
+
+
 FORMS: tuple[Form, ...] = (
-    plain(ENGINE, "max_block_count = ", r"\[BlockManager\] max_block_count = (?P<block_count>{N})"),
+    plain(ENGINE, "max_block_count", r"\bmax_block_count\s?[=:]\s?(?P<block_count>{N})"),
     plain(
         ENGINE,
         "No enough blocks for `session_len`",
@@ -73,8 +83,9 @@ FORMS: tuple[Form, ...] = (
         r"\[SegMgr\] prefix caching is disabled",
         Found("prefix_cache", "disabled"),
     ),
+    reading(ENGINE, "CacheConfig(", r"\bCacheConfig\(", _read_cache),
     reading(ENGINE, "EngineConfig(", r"(?P<backend>Turbomind|Pytorch)EngineConfig\(", _read_config),
-    reading(ENGINE, "invalid free", r"(?i:invalid free)", lambda _match, _line: [Found("event", "invalid_free")]),
+    reading("", "invalid free", r"(?i:invalid free)", lambda _match, _line: [Found("event", "invalid_free")]),
 )
 
 

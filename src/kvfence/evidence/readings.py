@@ -80,6 +80,7 @@ class Form(Struct, frozen=True):
 
     Units:
         anchors: plain ASCII that stands in the raw line whatever wraps it (no quotes, no colour inside).
+        in_requests: read in a line that logs a request too, and then only the match itself is quoted.
         settles: the line can only ever say the same again, so that it need not be looked for for ever.
     """
 
@@ -88,6 +89,7 @@ class Form(Struct, frozen=True):
     pattern: Pattern[str]
     read: Reader
     settles: bool = False
+    in_requests: bool = False
 
 
 class Notebook:

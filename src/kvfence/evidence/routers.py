@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import crossplane
-
 from kvfence.evidence.facts import Origin, SourceFacts
 from kvfence.evidence.forms import reading
 from kvfence.evidence.lines import quote
@@ -77,6 +75,8 @@ def seconds(text: str) -> float | None:
 
 def read_nginx(name: str, text: str) -> list[SourceFacts] | None:
     """The facts of an nginx configuration, read by crossplane without following includes."""
+    import crossplane
+
     from kvfence.evidence.gather import facts_of
 
     with tempfile.TemporaryDirectory(prefix="kvfence-") as directory:

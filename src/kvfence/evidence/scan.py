@@ -12,7 +12,7 @@ from operator import itemgetter
 import ahocorasick_rs
 
 from kvfence.evidence.facts import Origin
-from kvfence.evidence.lines import Unwrapped, begins_record, joined, place_of, quote, time_of
+from kvfence.evidence.lines import Unwrapped, begins_record, joined, place_of, quote, request_starts, time_of
 from kvfence.evidence.readings import Form, Found, Line, Notebook, Place
 from kvfence.evidence.sources import Block
 
@@ -193,6 +193,9 @@ class Scan:
         if not any(anchor in line.text for anchor in form.anchors):
             return
         for text, match in matches(form, line):
+            in_request = match.start() >= request_starts(text)
+            if in_request and not form.in_requests:
+                continue
             found = list(form.read(match, line))
             if not found:
                 continue
@@ -201,7 +204,12 @@ class Scan:
             book = self.book(line.place)
             if line.problem and line.problem not in book.problems and len(book.problems) < PROBLEMS_MAX:
                 book.problems.append(line.problem)
-            origin = Origin(line.source, line.number, quote(text, match.start()), line.at)
+            origin = Origin(
+                line.source,
+                line.number,
+                quote(match[0] if in_request else text, 0 if in_request else match.start()),
+                line.at,
+            )
             book.saw(form.engine)
             for item in found:
                 if item.name == EVENT:

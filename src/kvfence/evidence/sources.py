@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from msgspec import Struct
 
 from kvfence.core.errors import EvidenceError
 
+_ROTATED = re.compile(r"^(?P<stem>.{1,4000}?)\.(?P<age>\d{1,3})(?:\.(?:gz|zst|bz2|xz))?$", re.DOTALL)
+_PACKED = re.compile(r"\.(?:gz|zst|bz2|xz)$")
 BLOCK_BYTES = 1 << 22
 CARRY_BYTES_MAX = 1 << 23
 """A line longer than this is handed on in pieces: memory stays bounded whatever the file."""
@@ -74,6 +77,16 @@ def expand(spec: str) -> list[str]:
     if len(found) > FILES_MAX:
         raise EvidenceError(f"{spec}: {len(found)} files; name at most {FILES_MAX}")
     return found
+
+
+def rotated(names: list[str]) -> list[list[str]]:
+    """Files of one rotated log together, oldest first: ``a.log.2.gz``, ``a.log.1``, ``a.log``."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        match = _ROTATED.match(name)
+        stem, age = (match["stem"], int(match["age"])) if match else (_PACKED.sub("", name), 0)
+        groups.setdefault(stem, []).append((age, name))
+    return [[name for _, name in sorted(each, key=lambda pair: (-pair[0], pair[1]))] for each in groups.values()]
 
 
 def open_source(name: str) -> Opened:

@@ -37,6 +37,10 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
         yield Found("prefix_cache", "enabled" if reuse else "disabled")
     if isinstance(kv_dtype := cache.get("dtype"), str):
         yield Found("kv_dtype", kv_dtype)
+    role = {"CONTEXT": "prefill", "GENERATION": "decode"}.get(str(arguments.get("server_role", "")).upper())
+    mode = str(arguments.get("disaggregation_mode", ""))
+    if role or mode in ("prefill", "decode"):
+        yield Found("role", role or mode)
     transceiver = nested(arguments.get("cache_transceiver_config"))
     if isinstance(backend := transceiver.get("backend"), str):
         yield Found("transfer_backend", backend)
@@ -45,6 +49,8 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
 def _read_allocated(match: re.Match[str], _line: Line) -> Iterable[Found]:
     if float(match["gib"]) > 0:
         yield Found("pool_tokens", whole(match["tokens"]), 8)
+    else:
+        yield Found("manager_without_memory", True)
 
 
 def _read_window(match: re.Match[str], _line: Line) -> Iterable[Found]:
@@ -101,7 +107,12 @@ FORMS: tuple[Form, ...] = (
         "storeContextBlocks: Can not find sequence",
         r"storeContextBlocks: Can not find sequence",
     ),
-    _events("sync_batch_timeout", "Sync batch data transfer timeout", r"Sync batch data transfer timeout"),
+    reading(
+        "",
+        "Sync batch data transfer timeout",
+        r"Sync batch data transfer timeout",
+        lambda _match, _line: [Found("event", "sync_batch_timeout")],
+    ),
 )
 
 
@@ -109,6 +120,8 @@ def derive(book: Notebook) -> None:
     """The pool from blocks where no allocation line tells it; windows that differ are sub-pools."""
     windows = book.all("window")
     sizes = sorted({int(reading.value) for reading in windows})
+    if "manager_without_memory" in book and "pool_tokens" not in book:
+        return
     if sizes and "context_len" not in book:
         book.derive(Found("context_len", sizes[-1], 4), windows[-1])
     page, primary = book.number("page_size"), book.choose("primary_blocks")

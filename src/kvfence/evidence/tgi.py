@@ -37,6 +37,21 @@ def _read_args(match: re.Match[str], _line: Line) -> Iterable[Found]:
 
 
 FORMS: tuple[Form, ...] = (
+    plain(ENGINE, "Default `max_total_tokens` to ", r"Default `max_total_tokens` to (?P<context_len>{N})(?=\s|$)"),
+    plain(
+        ENGINE, "Maximum total tokens defaulted to ", r"Maximum total tokens defaulted to (?P<context_len>{N})(?=\s|$)"
+    ),
+    plain(
+        ENGINE,
+        "Default `max_input_tokens` to ",
+        r"Default `max_input_tokens` to (?P<effective_input_limit>{N})(?=\s|$)",
+    ),
+    plain(
+        ENGINE,
+        "Maximum input tokens defaulted to ",
+        r"Maximum input tokens defaulted to (?P<effective_input_limit>{N})(?=\s|$)",
+    ),
+    plain(ENGINE, "`max_new_tokens` must be <= ", r"`max_new_tokens` must be <= (?P<context_len>{N})\."),
     reading(ENGINE, "Args {", r"\bArgs \{", _read_args),
     plain(
         ENGINE,

@@ -47,6 +47,12 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
     if isinstance(speculation, (str, Mapping)) and speculation:
         method = nested(speculation).get("method")
         yield Found("speculation", method if isinstance(method, str) else str(speculation)[:80])
+    for flag, role in (("is_prefill_worker", "prefill"), ("is_decode_worker", "decode")):
+        if arguments.get(flag) is True:
+            yield Found("role", role, near=flag)
+    mode = str(arguments.get("disaggregation_mode", ""))
+    if mode in ("prefill", "decode"):
+        yield Found("role", mode, near="disaggregation_mode")
     yield from read_transfer_config(nested(arguments.get("kv_transfer_config")))
 
 
@@ -132,6 +138,18 @@ _DOES_NOT_FIT = r"To serve at least one request with the models?'s max seq len \
 _VERSION = r"(?P<version>v?\d+\.\d+[\w.+!-]*)"
 
 FORMS: tuple[Form, ...] = (
+    plain(ENGINE, "vllm==", r"(?<![\w-])vllm==(?P<version>\d+\.\d+[\w.+]*)(?=[\s,;'\"]|$)", weight=2),
+    plain(
+        ENGINE,
+        "vllm/vllm-openai:v",
+        r"vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?=[\s'\"@-]|$)",
+        weight=2,
+    ),
+    plain(
+        ENGINE,
+        "greater than the derived max_model_len",
+        r"max_model_len \({N}\) is greater than the derived max_model_len \(\w{1,40}=(?P<model_context>{N})",
+    ),
     reading(ENGINE, "KV cache size: ", r"\b(?P<device>[A-Za-z]{2,8}) KV cache size: (?P<pool>{N}) tokens", _read_pool),
     plain(
         ENGINE,
