@@ -109,8 +109,10 @@ def lower_context(engine: Engine, tokens: int) -> Fix:
     setting = context_setting(engine, tokens)
     how = f"`{setting}`" if setting else f"a context length of {tokens:,}"
     text = f"Start every role with {how}, and tell clients and gateways no more than that"
-    forgets = ("effective_input_limit", "advertised_context", "pool_tokens_estimated")
-    return Fix(text, setting, changes={"context_len": tokens}, forgets=forgets)
+    if not limit_is_evidence(engine):
+        return Fix(text, setting, changes={"context_len": tokens}, forgets=("advertised_context",))
+    changes = {"context_len": tokens, "effective_input_limit": tokens - margin_of(engine)}
+    return Fix(text, setting, changes=changes, forgets=("advertised_context",))
 
 
 def enlarge_pool(engine: Engine, context: int) -> Fix:

@@ -81,7 +81,7 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
     if pool.value == context.value and engine.engine == "sglang":
         text = f"pool and context are equal ({pool.value:,}): a prompt of that length does not fit"
         return failed(text, pool, context, fixes=_fixes(engine, deployment), severity=Severity.MEDIUM)
-    if not isinstance(engine.facts.pool_tokens, Known):
+    if not isinstance(engine.facts.pool_tokens, Known) and engine.engine != "vllm":
         return undecided(
             f"about {pool.value:,} tokens are worked out, not shown; context {context.value:,}", pool, context
         )
@@ -104,7 +104,7 @@ def _bound_by_limit(engine: Engine, pool: IntFact, context: IntFact, deployment:
             f"it accepts, not the context. Prompts of {limit.value:,} tokens and more are refused here"
         )
         return failed(text, limit, pool, fixes=_fixes(engine, deployment))
-    if isinstance(context, Known) and isinstance(pool, Unknown):
+    if isinstance(context, Known) and not isinstance(engine.facts.pool_tokens, Known):
         text = f"the engine's own input limit is {limit.value:,}, which the context of {context.value:,} bounds"
         return passed(text, limit, context)
     return None

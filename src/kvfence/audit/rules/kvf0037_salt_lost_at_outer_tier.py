@@ -43,7 +43,7 @@ def _judge(engine: Engine) -> Outcome:
     for fact in (outer, connector):
         if isinstance(fact, Known) and any(name in fact.value.lower() for name in _DROPS):
             changes: dict[str, Value] = {"outer_cache": "none"}
-            if fact is connector:
+            if isinstance(connector, Known):
                 changes["connector"] = "NixlConnector"
             fix = Fix("Run without it where several tenants are served, or give each tenant its own", changes=changes)
             return failed(f"{fact.value} is reported to drop the salt", fact, fixes=(fix,))

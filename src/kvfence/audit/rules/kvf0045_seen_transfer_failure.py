@@ -26,6 +26,7 @@ _NAMES = (
     "sync_batch_timeout",
     "nixl_transfer_failure",
     "kv_load_failure",
+    "expired_blocks_released",
 )
 _MEANING = "transfers failed; a late write of one of them may still land"
 _FIX = "Find why transfers fail, and see that KVF0003, KVF0010, KVF0012 and KVF0030 hold"

@@ -13,7 +13,7 @@ How to fix:
     Start prefill without `--allow-auto-truncate`.
 
 References:
-    sgl-project/sglang, `--allow-auto-truncate`; KVF0007.
+    sgl-project/sglang, `--allow-auto-truncate`; post-mortem (2026-10-26); KVF0007.
 """
 
 from kvfence.audit.rule import EngineRange, Rule
