@@ -17,16 +17,16 @@ from kvfence.evidence.gather import gather
 
 START = (
     "[2026-08-01 00:00:00 DP{dp} TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 681280, K size: 8.23 GB\n"
-    "[2026-08-01 00:00:00 DP{dp} TP0] max_total_num_tokens=681280, chunked_prefill_size=8192, max_prefill_tokens=16384, "
+    "[2026-08-01 00:00:00 DP{dp} TP0] max_total_num_tokens=681280, chunked_prefill_size=8192, "
     "max_running_requests=48, context_len=1048576, available_gpu_mem=9.99 GB\n"
 )
 BUSY = (
-    "[2026-08-01 00:00:{s:02d} DP{dp} TP0] Decode batch, #running-req: {n}, #token: {t}, token usage: 0.43, pre-allocated "
-    "usage: 0.00, #prealloc-req: 0, #transfer-req: 0, #retracted-req: 0, cuda graph: True, gen throughput (token/s): 512.33\n",
+    "[2026-08-01 00:00:{s:02d} DP{dp} TP0] Decode batch, #running-req: {n}, #token: {t}, token usage: 0.43, "
+    "pre-allocated usage: 0.00, #prealloc-req: 0, #transfer-req: 0, #retracted-req: 0, cuda graph: True\n",
     "[2026-08-01 00:00:{s:02d} DP{dp} TP0] Prefill batch, #new-seq: 1, #new-token: {t}, #cached-token: 0, token usage: "
-    "0.00, #running-req: 0, #queue-req: 0, #prealloc-req: 0, #inflight-req: 1, input throughput (token/s): 1543.22\n",
+    "0.00, #running-req: 0, #queue-req: 0, #prealloc-req: 0, #inflight-req: 1\n",
     "[2026-08-01 00:00:{s:02d}] INFO:     127.0.0.1:38382 - \"POST /v1/chat/completions HTTP/1.1\" 200 OK\n",
-    "(EngineCore_DP{dp} pid=7) INFO 08-01 00:00:{s:02d} [loggers.py:127] Engine 000: Avg prompt throughput: {t}.1 tokens/s, "
+    "(EngineCore_DP{dp} pid=7) INFO 08-01 00:00:{s:02d} [loggers.py:127] Avg prompt throughput: {t}.1 tokens/s, "
     "Avg generation throughput: 301.2 tokens/s, Running: {n} reqs, Waiting: 0 reqs, GPU KV cache usage: 12.1%\n",
 )  # fmt: skip
 
@@ -55,7 +55,9 @@ def make_log(path: Path, megabytes: int) -> Path:
     """A busy pair's log: a start, then batches, access lines and statistics."""
     seed = random.Random(7)
     block = "".join(
-        seed.choice(BUSY).format(s=seed.randrange(60), dp=seed.randrange(4), n=seed.randrange(48), t=seed.randrange(40000))
+        seed.choice(BUSY).format(
+            s=seed.randrange(60), dp=seed.randrange(4), n=seed.randrange(48), t=seed.randrange(40000)
+        )
         for _ in range(20000)
     )
     with path.open("w", encoding="utf-8") as file:

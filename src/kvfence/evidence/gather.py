@@ -4,6 +4,7 @@ Nothing is summed over ranks; a role comes from the text or from the caller, nev
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def read_set(names: list[str]) -> list[SourceFacts]:
     """The facts of a rotated log, oldest file first; each quote names its own file."""
     scan = Scan(names[-1], FORMS)
     for name in names:
-        scan.feed(open_source(name).blocks(), name)
+        opened = open_source(name)
+        with closing(opened):
+            scan.feed(opened.blocks(), name)
     return facts_of_scan(scan, "log")
 
 
@@ -98,7 +101,12 @@ def read_text(name: str, text: str | bytes) -> list[SourceFacts]:
 
 
 def read_opened(opened: Opened) -> list[SourceFacts]:
-    """The facts of one open source."""
+    """The facts of one open source, which is closed afterwards."""
+    with closing(opened):
+        return _read_opened(opened)
+
+
+def _read_opened(opened: Opened) -> list[SourceFacts]:
     from kvfence.evidence.documents import read_document
 
     blocks = opened.blocks()
@@ -123,6 +131,7 @@ def kind_of_text(head: bytes) -> str:
 
 def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
     """The facts of a scanned text: what holds for a whole process is given to each of its ranks."""
+    scan.settle_counts()
     _join_only_command(scan)
     problems = []
     if scan.truncated_line:

@@ -73,7 +73,7 @@ def _read_line(match: re.Match[str], line: Line) -> Iterable[Found]:
             yield from read_sample(sample.name, sample.labels, sample.value)
 
 
-_SAMPLE = r"(?<!\S)(?P<sample>%s:\w{1,80}(?:\{[^\n{]{0,16000}\})?\s+[-+]?\d[\d.eE+-]{0,30})(?=\s|$)"
+_SAMPLE = r"(?<![\w:.])(?P<sample>%s:\w{1,80}(?:\{[^\n{]{0,16000}\})?\s+[-+]?\d[\d.eE+-]{0,30})(?=\s|$)"
 
 FORMS: tuple[Form, ...] = tuple(
     reading(engine, tuple(name for name in NAMES if name.startswith(engine)), _SAMPLE % engine, _read_line)

@@ -13,7 +13,10 @@ _WORDS = (
     r"(?:access|auth|bearer|refresh|session|hub|hugging[-_]?face(?:[-_]hub)?|github|gitlab|ngc|wandb|openai|aws)"
     r"[-_]?(?:token|key|secret)|(?<=[?&])token|(?<=--)token)"
 )
-_VALUE = r"(?:'(?:[^'\\]|\\.){0,4000}'|\"(?:[^\"\\]|\\.){0,4000}\"|[^\s,;&)}\]'\"]{1,4000})"
+_VALUE = (
+    r"(?:\\?'[^'\\]{0,4000}\\?'|\\?\"[^\"\\]{0,4000}\\?\"|'(?:[^'\\]|\\.){0,4000}'|\"(?:[^\"\\]|\\.){0,4000}\"|"
+    r"[^\s,;&)}\]'\"]{1,4000})"
+)
 _NONE = r"(?!\s*(?:None|null|False|True|false|true|''|\"\")(?:[\s,)}\]]|$))"
 _PAIR = re.compile(rf"(?i)(?P<key>{_WORDS}\\?['\"]?\s{{0,3}}(?:[=:]|\s)\s{{0,3}}\\?){_NONE}(?P<value>{_VALUE})")
 _ENV_TOKEN = re.compile(

@@ -5,25 +5,22 @@ Not for: what the lines mean (the forms of each engine). Read ``readings.Form`` 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 
 import ahocorasick_rs
 
 from kvfence.evidence.facts import Origin
 from kvfence.evidence.lines import Unwrapped, begins_record, joined, place_of, quote, request_starts, time_of
+from kvfence.evidence.raw_lines import RawLine, completed, look_ahead, segments
 from kvfence.evidence.readings import Form, Found, Line, Notebook, Place
 from kvfence.evidence.sources import Block
-
-LINE_BYTES_MAX = 1 << 20
-"""A longer line is read up to here from its start, and around each anchor beyond that."""
 
 READS_OF_AN_ANCHOR_MAX = 256
 """So often is one anchor's line read in full; after that, the last one of each block. Events are always counted."""
 
 SETTLED_READS = 64
-AHEAD_LINES_MAX = 60
 NOTEBOOKS_MAX = 4096
 PROBLEMS_MAX = 50
 SEGMENTS_MAX = 64
@@ -60,7 +57,7 @@ class Scan:
         self._read: list[int] = []
         index: dict[str, int] = {}
         for form in forms:
-            for anchor in form.anchors:
+            for anchor in chain.from_iterable(map(_wrapped, form.anchors)):
                 at = index.setdefault(anchor, len(index))
                 if at == len(self._anchors):
                     self._anchors.append(anchor)
@@ -71,6 +68,7 @@ class Scan:
             SETTLED_READS if all(form.settles for form in each) else READS_OF_AN_ANCHOR_MAX for each in self._forms
         ]
         self._settled: set[int] = set()
+        self._unread: Counter[str] = Counter()
         self._index: list[int] = []
         self._automaton = _automaton(tuple(self._anchors))
 
@@ -104,7 +102,7 @@ class Scan:
             number += data.count(b"\n", position, start)
             position = start
             end = data.find(b"\n", start)
-            self._read_line(_RawLine(data, start, len(data) if end < 0 else end, number), anchors)
+            self._read_line(RawLine(block, start, len(data) if end < 0 else end, number), anchors)
 
     def _candidates(self, data: bytes, hits: Sequence[_Hit]) -> Iterator[tuple[int, dict[int, int]]]:
         """Lines to read, each with its anchors and where they are, in order."""
@@ -148,10 +146,16 @@ class Scan:
         anchor = self._anchors[index]
         if count:
             self.sampled.add(anchor)
-        for events in self.events.values():
-            if (counted := events.get(anchor)) is not None:
-                counted.count += count
-                return
+            self._unread[anchor] += count
+
+    def settle_counts(self) -> None:
+        """Add the lines that were counted and not read to the event that their anchor was read as."""
+        for anchor, count in self._unread.items():
+            for events in self.events.values():
+                if (counted := events.get(anchor)) is not None:
+                    counted.count += count
+                    break
+        self._unread.clear()
 
     def _drop_settled(self) -> None:
         """Stop looking for anchors that can only repeat themselves once they were read often enough."""
@@ -165,20 +169,20 @@ class Scan:
             self._index = kept
             self._automaton = _automaton(tuple(self._anchors[at] for at in kept))
 
-    def _read_line(self, raw: "_RawLine", anchors: dict[int, int]) -> None:
+    def _read_line(self, raw: RawLine, anchors: dict[int, int]) -> None:
         text = raw.text(min(anchors.values()))
         self.truncated_line = self.truncated_line or raw.cut
-        for segment in islice(_segments(text), SEGMENTS_MAX):
+        for segment in islice(segments(text), SEGMENTS_MAX):
             wrapped = Unwrapped(segment)
-            body = _completed(wrapped, raw)
+            body = completed(wrapped, raw)
             inner = body.split("\n") if "\n" in body else [body]
             for offset, part in enumerate(inner):
                 following = tuple(inner[offset + 1 :])
-                line = Line(part, raw.number, self._quoted, _look_ahead(following, raw))
+                line = Line(part, raw.number, self._quoted, look_ahead(following, raw))
                 line.place = place_of(part, wrapped.process)
                 line.at = time_of(part) or wrapped.at
                 line.continued = raw.continues
-                line.is_unended = raw.end == len(raw.data)
+                line.is_unended = raw.is_unended
                 self._read_forms(line, anchors)
 
     def _read_forms(self, line: Line, anchors: dict[int, int]) -> None:
@@ -190,7 +194,7 @@ class Scan:
                     self._read_form(form, index, line)
 
     def _read_form(self, form: Form, index: int, line: Line) -> None:
-        if not any(anchor in line.text for anchor in form.anchors):
+        if "\n" not in self._anchors[index] and not any(anchor in line.text for anchor in form.anchors):
             return
         for text, match in matches(form, line):
             in_request = match.start() >= request_starts(text)
@@ -199,7 +203,7 @@ class Scan:
             found = list(form.read(match, line))
             if not found:
                 continue
-            if line.is_unended and match.end() == len(text) and text[-1:].isalnum():
+            if line.is_unended and _ends_with_one(text, found):
                 line.problem = f"the text ends right after {text[-20:].strip()!r}: it may have been cut off there"
             book = self.book(line.place)
             if line.problem and line.problem not in book.problems and len(book.problems) < PROBLEMS_MAX:
@@ -225,6 +229,14 @@ class Scan:
         events.setdefault(self._anchors[index], counted)
         counted.count += 1
         counted.last = new.first
+
+
+def _wrapped(anchor: str) -> Iterator[str]:
+    """An anchor as it stands in a text, and as an editor breaks it into two lines at one of its spaces."""
+    yield anchor
+    for at, character in enumerate(anchor):
+        if character == " " and 3 < at < len(anchor) - 3:
+            yield f"{anchor[:at]}\n{anchor[at + 1 :]}"
 
 
 def matches(form: Form, line: Line) -> Iterator[tuple[str, re.Match[str]]]:
@@ -254,6 +266,12 @@ def _number_goes_on(match: re.Match[str], line: Line) -> bool:
     return bool(rest) and rest[0][:1].isdigit() and not begins_record(rest[0])
 
 
+def _ends_with_one(text: str, found: Sequence[Found]) -> bool:
+    """Whether one of the values is the last thing in a text: more of it may have been cut off."""
+    end = text[-40:].rstrip("}]").replace(",", "").replace("_", "")
+    return end[-1:].isalnum() and any(end.endswith(str(item.value)) for item in found)
+
+
 def quote_near(whole: str, text: str, key: str) -> str:
     """A quote around an argument's name, however it is spelled there."""
     for each in (text, whole):
@@ -261,64 +279,6 @@ def quote_near(whole: str, text: str, key: str) -> str:
             if (at := each.find(spelled)) >= 0:
                 return quote(each, at)
     return quote(text)
-
-
-class _RawLine:
-    """A line's bytes in its block, and the lines after it."""
-
-    __slots__ = ("continues", "cut", "data", "end", "number", "start")
-
-    def __init__(self, data: bytes, start: int, end: int, number: int) -> None:
-        self.data, self.start, self.end, self.number = data, start, end, number
-        self.cut = end - start > LINE_BYTES_MAX
-        self.continues = data[max(0, start - 3) : start].rstrip(b"\r\n").endswith(b"\\")
-
-    def text(self, anchor: int) -> str:
-        """The line decoded; of an over-long one, the part around the anchor."""
-        start = self.start if anchor - self.start < LINE_BYTES_MAX // 2 else anchor - 4096
-        return self.data[start : min(self.end, start + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
-
-    def following(self, count: int) -> Iterator[str]:
-        """Up to ``count`` lines after this one, each bounded."""
-        position = self.end + 1
-        for _ in range(count):
-            if position >= len(self.data):
-                return
-            end = self.data.find(b"\n", position)
-            end = len(self.data) if end < 0 else end
-            yield (
-                self.data[position : min(end, position + LINE_BYTES_MAX)].decode("utf-8", "replace").replace("\x00", "")
-            )
-            position = end + 1
-
-
-def _look_ahead(inner: tuple[str, ...], raw: _RawLine) -> Callable[[int], tuple[str, ...]]:
-    def look(count: int) -> tuple[str, ...]:
-        count = min(count, AHEAD_LINES_MAX)
-        found = list(inner[:count])
-        found += [Unwrapped(text).text for text in raw.following(count - len(found))]
-        return tuple(found)
-
-    return look
-
-
-def _segments(text: str) -> list[str]:
-    """Progress bars overwrite a line with carriage returns: each piece is a line of its own."""
-    return text.rstrip("\r").split("\r") if "\r" in text else [text]
-
-
-def _completed(wrapped: Unwrapped, raw: _RawLine) -> str:
-    """The text of a line with the pieces that a container runtime cut off it."""
-    if not wrapped.partial:
-        return wrapped.text
-    parts, length = [wrapped.text], len(wrapped.text)
-    for following in raw.following(AHEAD_LINES_MAX):
-        more = Unwrapped(following)
-        parts.append(more.text)
-        length += len(more.text)
-        if not more.partial or length > LINE_BYTES_MAX:
-            break
-    return "".join(parts)
 
 
 _automata: dict[tuple[str, ...], ahocorasick_rs.BytesAhoCorasick] = {}

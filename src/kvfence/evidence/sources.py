@@ -30,6 +30,7 @@ DOCUMENT_BYTES_MAX = 1 << 26
 """A JSON, YAML or configuration document is read whole up to this size."""
 
 HEAD_BYTES = 1 << 16
+AHEAD_BYTES = 1 << 16
 FILES_MAX = 10_000
 SPEC_STDIN = "-"
 
@@ -37,10 +38,11 @@ _GZIP, _ZSTD, _BZ2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x
 
 
 class Block(Struct, frozen=True):
-    """Whole lines of a text (or a piece of an over-long one) and the number of the first."""
+    """Whole lines of a text (or a piece of an over-long one), the number of the first, and how the text goes on."""
 
     data: bytes
     first_line: int
+    after: bytes = b""
 
 
 class Opened(Struct):
@@ -48,11 +50,17 @@ class Opened(Struct):
 
     name: str
     stream: BinaryIO
-    is_live: bool = False
+    layers: list[BinaryIO] = []
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of whole lines, bounded; ends quietly where a compressed file is cut off."""
         return blocks(self.stream)
+
+    def close(self) -> None:
+        """Close the file and what was opened around it; standard input stays open."""
+        for layer in self.layers:
+            if layer is not sys.stdin.buffer:
+                layer.close()
 
 
 def expand(spec: str) -> list[str]:
@@ -96,36 +104,45 @@ def open_source(name: str) -> Opened:
         EvidenceError: it cannot be read.
     """
     if name == SPEC_STDIN:
-        return Opened("-", _decoded(sys.stdin.buffer))
+        return _opened("-", sys.stdin.buffer)
     try:
         raw = open(name, "rb")  # noqa: SIM115 -- the caller reads it to its end
     except OSError as error:
         raise EvidenceError(f"{name}: {error.strerror or error}; give the auditor read access") from error
-    return Opened(name, _decoded(cast(BinaryIO, raw)))
+    return _opened(name, cast(BinaryIO, raw))
 
 
 def open_bytes(name: str, data: bytes) -> Opened:
     """A source that is already in memory (an answer of an endpoint, a test)."""
-    return Opened(name, _decoded(io.BytesIO(data)))
+    return _opened(name, io.BytesIO(data))
 
 
 def blocks(stream: BinaryIO) -> Iterator[Block]:
     """Cut a byte stream into blocks that end at a line's end; an over-long line is cut into pieces."""
-    carry, line = b"", 1
-    while True:
-        chunk = _read(stream, BLOCK_BYTES)
-        if not chunk:
-            break
+    held, line = b"", 1
+    for whole in _wholes(stream):
+        if held:
+            yield Block(held, line, whole[:AHEAD_BYTES])
+            line += held.count(b"\n")
+        held = whole
+    if held:
+        yield Block(held, line)
+
+
+def _wholes(stream: BinaryIO) -> Iterator[bytes]:
+    """Pieces of whole lines; the last takes the unfinished line along."""
+    held, carry = b"", b""
+    while chunk := _read(stream, BLOCK_BYTES):
         data = carry + chunk if carry else chunk
         cut = data.rfind(b"\n") + 1
         if cut == 0 and len(data) < CARRY_BYTES_MAX:
             carry = data
             continue
-        whole, carry = (data[:cut], data[cut:]) if cut else (data, b"")
-        yield Block(whole, line)
-        line += whole.count(b"\n")
-    if carry:
-        yield Block(carry, line)
+        if held:
+            yield held
+        held, carry = (data[:cut], data[cut:]) if cut else (data, b"")
+    if held or carry:
+        yield held + carry
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
@@ -135,11 +152,17 @@ def _read(stream: BinaryIO, size: int) -> bytes:
         return b""
 
 
-def _decoded(stream: BinaryIO) -> BinaryIO:
+def _opened(name: str, raw: BinaryIO) -> Opened:
+    layers: list[BinaryIO] = [raw]
+    stream = _decoded(raw, layers)
+    return Opened(name, stream, layers[::-1])
+
+
+def _decoded(stream: BinaryIO, layers: list[BinaryIO]) -> BinaryIO:
     """The stream decompressed and in UTF-8, as its first bytes say, through up to three layers."""
-    buffered = cast(
-        BinaryIO, stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
-    )
+    buffered = stream
+    if not isinstance(stream, io.BufferedReader):
+        buffered = _layer(stream, layers)
     for _ in range(3):
         head = _peek(buffered)
         if head.startswith(_GZIP):
@@ -150,10 +173,15 @@ def _decoded(stream: BinaryIO) -> BinaryIO:
             inner = _rare(buffered, head)
         else:
             break
-        buffered = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, inner), BLOCK_BYTES))
-    head = _peek(buffered)
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return cast(BinaryIO, io.BufferedReader(_Recoded(buffered, "utf-16")))
+        buffered = _layer(inner, layers)
+    if _peek(buffered).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return _layer(_Recoded(buffered, "utf-16"), layers)
+    return buffered
+
+
+def _layer(inner: object, layers: list[BinaryIO]) -> BinaryIO:
+    buffered = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, inner), BLOCK_BYTES))
+    layers.append(buffered)
     return buffered
 
 

@@ -138,7 +138,7 @@ _DOES_NOT_FIT = r"To serve at least one request with the models?'s max seq len \
 _VERSION = r"(?P<version>v?\d+\.\d+[\w.+!-]*)"
 
 FORMS: tuple[Form, ...] = (
-    plain(ENGINE, "vllm==", r"(?<![\w-])vllm==(?P<version>\d+\.\d+[\w.+]*)(?=[\s,;'\"]|$)", weight=2),
+    plain("", "vllm==", r"(?<![\w-])vllm==(?P<version>\d+\.\d+[\w.+]*)(?=[\s,;'\"]|$)", weight=2),
     plain(
         ENGINE,
         "vllm/vllm-openai:v",
@@ -215,7 +215,7 @@ FORMS: tuple[Form, ...] = (
     plain(ENGINE, "due to KV load failure", r"due to KV load failure \(failure_policy=(?P<failure_policy>\w+)\b"),
     _events("nixl_transfer_failure", "NIXL transfer failure", r"NIXL transfer failure"),
     plain(
-        ENGINE,
+        "",
         "kv_load_failure_policy",
         r"\bkv_load_failure_policy\\?['\"]?\s?[=:]\s?\\?['\"]?(?P<failure_policy>fail|recompute)\b",
         weight=3,
