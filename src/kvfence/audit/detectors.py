@@ -5,10 +5,13 @@ from kvfence.evidence.facts import FlagFact, Known, Unknown
 
 
 def canary_is_asked(engine: Engine) -> FlagFact:
-    """Tell whether the canary is asked for; the fact is a word, none where it is off."""
-    asked = engine.facts.kv_canary_requested
+    """Tell whether the canary is asked for; the fact is a word, none where it is off.
+
+    An engine that says of its canary that it works, or cannot, has been asked for one.
+    """
+    asked, active = engine.facts.kv_canary_requested, engine.facts.kv_canary_active
     if isinstance(asked, Unknown):
-        return asked
+        return Known(True, active.origin) if isinstance(active, Known) else asked
     return Known(asked.value.lower() not in {"none", ""}, asked.origin, asked.default_of)
 
 

@@ -62,6 +62,19 @@ def disaggregated(judge: Judge, *roles: Role) -> Check:
     return check
 
 
+def not_single(judge: Judge) -> Check:
+    """Make a check of each engine but single nodes, for evidence that only one half of a pair can give."""
+
+    def check(deployment: Deployment) -> Iterator[Outcome]:
+        for engine in deployment.engines:
+            if engine.role is Role.SINGLE:
+                yield _about(engine, not_applicable(SINGLE_IS_SAFE, engine.facts.role))
+            else:
+                yield _about(engine, judge(engine))
+
+    return check
+
+
 def any_role(judge: Judge) -> Check:
     """Make a check of each engine, a single node too."""
 

@@ -1,6 +1,7 @@
 """Rules over a deployment: findings, what is ignored and until when, and the exit code.
 
-A rule sees only the engines that it is about; an engine of which that cannot be told gives UNKNOWN, never nothing.
+A rule sees only the engines that it is about. Where that cannot be told of an engine, what FAILs on its facts still
+does, and everything else is UNKNOWN, never nothing.
 """
 
 import datetime
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, structs
 
 from kvfence.audit.catalogue import Entry, catalogue
-from kvfence.audit.deployment import Deployment
+from kvfence.audit.deployment import Deployment, Engine
 from kvfence.audit.rule import Fix, Outcome
 from kvfence.core.verdict import Severity, Verdict, worst
 from kvfence.evidence.facts import Origin, Unknown
@@ -85,10 +86,19 @@ def _outcomes(entry: Entry, deployment: Deployment) -> Iterator[Outcome]:
     covered = [(engine, entry.rule.covers(engine)) for engine in deployment.engines]
     for engine, covers in covered:
         if isinstance(covers, Unknown):
-            yield Outcome(Verdict.UNKNOWN, covers.reason, subject=engine.name)
+            fails = _fails_by_facts(entry, deployment, engine)
+            yield from fails or [Outcome(Verdict.UNKNOWN, covers.reason, subject=engine.name)]
     within = [engine for engine, covers in covered if covers is True]
     if within:
         yield from entry.rule.check(deployment.with_engines(within))
+
+
+def _fails_by_facts(entry: Entry, deployment: Deployment, engine: Engine) -> list[Outcome]:
+    """Give what FAILs of an engine whose release is not known, whatever the release; nothing where the engine is not."""
+    if not engine.engine:
+        return []
+    outcomes = entry.rule.check(deployment.with_engines([engine]))
+    return [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
 
 
 def with_ignores(audit: Audit, ignores: Iterable[Ignore], today: datetime.date) -> tuple[Audit, list[str]]:

@@ -46,6 +46,8 @@ def _text(data: bytes) -> str:
 
 
 def look_ahead(inner: tuple[str, ...], raw: RawLine) -> Callable[[int], tuple[str, ...]]:
+    """What looks up the lines that follow: the rest of a message of several lines, then the raw lines after it."""
+
     def look(count: int) -> tuple[str, ...]:
         count = min(count, AHEAD_LINES_MAX)
         found = list(inner[:count])

@@ -68,7 +68,8 @@ def test_a_finished_request_is_quoted_without_its_text() -> None:
     """The placeholder's fingerprint in a request log is an event; the prompt beside it is not shown."""
     line = (
         "[2026-01-01 00:00:00] Finish: obj=GenerateReqInput(rid='a', text='the patient is called Ada'), out={"
-        "'text': 'Ada', 'meta_info': {'finish_reason': {'type': 'length', 'length': 0}, 'prompt_tokens': 1, 'completion_tokens': 1}}"
+        "'text': 'Ada', 'meta_info': {"
+        "'finish_reason': {'type': 'length', 'length': 0}, 'prompt_tokens': 1, 'completion_tokens': 1}}"
     )
     document = document_of(line)
     assert document["event"] == "prompt_tokens_1_beside_long"

@@ -67,6 +67,8 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
     bound = _bound_by_limit(engine, pool, context, deployment)
     if bound is not None:
         return bound
+    if isinstance(pool, Unknown) and (refusal := _refusal(engine)) is not None:
+        return refusal
     if isinstance(pool, Unknown):
         return undecided(f"the pool is not known: {pool.reason}. It stands in the start-up log", context)
     if isinstance(context, Unknown):
@@ -107,6 +109,16 @@ def _bound_by_limit(engine: Engine, pool: IntFact, context: IntFact, deployment:
     if isinstance(context, Known) and not isinstance(engine.facts.pool_tokens, Known):
         text = f"the engine's own input limit is {limit.value:,}, which the context of {context.value:,} bounds"
         return passed(text, limit, context)
+    return None
+
+
+def _refusal(engine: Engine) -> Outcome | None:
+    """Take the engine's own refusal to start for what it says, where it gives no numbers."""
+    for event in engine.facts.events:
+        if event.name == "refused_to_start":
+            said = Known(event.count, event.last)
+            fix = Fix("Lower the context length, or free memory for the pool, until the engine starts")
+            return failed("the engine refused to start: its pool does not hold one context", said, fixes=(fix,))
     return None
 
 

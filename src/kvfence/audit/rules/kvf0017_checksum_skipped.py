@@ -18,7 +18,7 @@ References:
 """
 
 from kvfence.audit.deployment import Engine
-from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
+from kvfence.audit.judge import failed, not_applicable, not_single, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Known, Unknown
@@ -47,5 +47,5 @@ RULE = Rule(
     severity=Severity.HIGH,
     engines=(EngineRange("sglang"),),
     since="0.1.0",
-    check=disaggregated(judge),
+    check=not_single(judge),
 )

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from kvfence.audit.deployment import Deployment, Engine
 from kvfence.audit.detectors import canary_is_asked
-from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
+from kvfence.audit.judge import any_role, failed, not_applicable, not_single, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import FlagFact, Known, Unknown
@@ -32,8 +32,8 @@ from kvfence.evidence.facts import FlagFact, Known, Unknown
 
 def check(deployment: Deployment) -> Iterator[Outcome]:
     """Judge each detector of each engine."""
-    for noun, judge in (("checksum", _checksum), ("canary", _canary)):
-        for outcome in disaggregated(judge)(deployment):
+    for noun, judge in (("checksum", not_single(_checksum)), ("canary", any_role(_canary))):
+        for outcome in judge(deployment):
             yield structs.replace(outcome, message=f"{noun}: {outcome.message}")
 
 

@@ -21,7 +21,7 @@ import re
 
 from kvfence.audit.deployment import Engine
 from kvfence.audit.detectors import canary_is_asked
-from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
+from kvfence.audit.judge import any_role, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
@@ -57,5 +57,5 @@ RULE = Rule(
     severity=Severity.HIGH,
     engines=(EngineRange("sglang", ">=0.5.13"),),
     since="0.1.0",
-    check=disaggregated(judge),
+    check=any_role(judge),
 )

@@ -18,7 +18,7 @@ References:
 
 from kvfence.audit.deployment import Engine
 from kvfence.audit.parity import same
-from kvfence.audit.rule import Rule
+from kvfence.audit.rule import EngineRange, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import TextFact
 
@@ -36,6 +36,7 @@ RULE = Rule(
     id="KVF0026",
     slug="layout-differs",
     severity=Severity.HIGH,
+    engines=(EngineRange("vllm"), EngineRange("tensorrt-llm")),
     since="0.1.0",
     check=same("KV layout", "layout", _read, _setting),
 )

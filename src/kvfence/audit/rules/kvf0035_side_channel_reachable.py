@@ -19,8 +19,8 @@ References:
 
 import ipaddress
 
-from kvfence.audit.deployment import Engine
-from kvfence.audit.judge import disaggregated, failed, passed, undecided
+from kvfence.audit.deployment import Engine, Role
+from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
@@ -29,6 +29,8 @@ from kvfence.evidence.facts import Unknown
 def judge(engine: Engine) -> Outcome:
     """Look at the address."""
     channel = engine.facts.side_channel
+    if engine.engine == "sglang" and engine.role is Role.DECODE and isinstance(channel, Unknown):
+        return not_applicable("SGLang's bootstrap server stands on prefill")
     if isinstance(channel, Unknown):
         return undecided(f"where the side channel listens is not known: {channel.reason}")
     try:
