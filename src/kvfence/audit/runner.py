@@ -94,7 +94,7 @@ def _outcomes(entry: Entry, deployment: Deployment) -> Iterator[Outcome]:
 
 
 def _fails_by_facts(entry: Entry, deployment: Deployment, engine: Engine) -> list[Outcome]:
-    """Give what FAILs of an engine whose release is not known, whatever the release; nothing where the engine is not."""
+    """Give what FAILs of an engine whose release is not known; nothing where the engine itself is not known."""
     if not engine.engine:
         return []
     outcomes = entry.rule.check(deployment.with_engines([engine]))

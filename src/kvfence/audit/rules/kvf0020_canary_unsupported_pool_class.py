@@ -55,7 +55,7 @@ RULE = Rule(
     id="KVF0020",
     slug="canary-unsupported-pool-class",
     severity=Severity.HIGH,
-    engines=(EngineRange("sglang", ">=0.5.13"),),
+    engines=(EngineRange("sglang"),),
     since="0.1.0",
     check=any_role(judge),
 )

@@ -44,7 +44,7 @@ RULE = Rule(
     id="KVF0021",
     slug="canary-hashes-no-bytes",
     severity=Severity.LOW,
-    engines=(EngineRange("sglang", ">=0.5.13"),),
+    engines=(EngineRange("sglang"),),
     since="0.1.0",
     check=any_role(judge),
 )

@@ -43,7 +43,7 @@ RULE = Rule(
     id="KVF0022",
     slug="canary-lost-in-outer-cache",
     severity=Severity.MEDIUM,
-    engines=(EngineRange("sglang", ">=0.5.13"),),
+    engines=(EngineRange("sglang"),),
     since="0.1.0",
     check=any_role(judge),
 )
