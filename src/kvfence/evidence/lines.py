@@ -21,7 +21,7 @@ _TIME = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"
 )
 _RAY = re.compile(
-    r"\((?P<actor>[A-Za-z_][\w.:-]{0,80}?)(?:_DP(?P<dp>\d+))?(?:_[A-Z]+\d+)*\s+pid=(?P<pid>\d+)[^)]{0,80}\)"
+    r"\((?P<actor>[A-Za-z_][\w.:-]{0,80}?)(?:_DP(?P<dp>\d+))?(?:_[A-Z]+\d+)*(?:\s+rank=\d+)?\s+pid=(?P<pid>\d+)[^)]{0,80}\)"
 )
 _RANK = re.compile(r"\[[^\]]{0,60}?\bDP(?P<dp>\d+)\b[^\]]{0,40}\]")
 _NEW_RECORD = re.compile(

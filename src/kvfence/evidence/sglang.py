@@ -53,6 +53,8 @@ def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
         yield Found("cuda_graph", "enabled", 4)
     if arguments.get("disable_radix_cache") is True:
         yield Found("prefix_cache", "disabled")
+    if "speculative_algorithm" in arguments and arguments["speculative_algorithm"] is None:
+        yield Found("speculation", "none")
     yield from _outer_cache(arguments)
     if "metrics_http_port" in arguments or "host" in arguments:
         yield from _listener(arguments)
@@ -70,6 +72,9 @@ def _outer_cache(arguments: Mapping[str, object]) -> Iterator[Found]:
     elif arguments.get("enable_hierarchical_cache") is True:
         storage = arguments.get("hicache_storage_backend")
         yield Found("outer_cache", f"HiCache:{storage}" if isinstance(storage, str) else "HiCache")
+    elif arguments.get("enable_hierarchical_cache") is False:
+        if arguments.get("disaggregation_decode_enable_offload_kvcache") is not True:
+            yield Found("outer_cache", "none")
 
 
 def _listener(arguments: Mapping[str, object]) -> Iterator[Found]:

@@ -193,6 +193,12 @@ FORMS: tuple[Form, ...] = (
         r"Tree cache initialized: .{0,200}?\bhybrid_swa=True\b",
         Found("hybrid_model", True),
     ),
+    plain(
+        ENGINE,
+        "Tree cache initialized",
+        r"Tree cache initialized: .{0,200}?\bhybrid_swa=False hybrid_ssm=False\b",
+        Found("hybrid_model", False),
+    ),
     reading(ENGINE, "internal_states", r"\{.*\}", _read_info_line),
     reading(ENGINE, "server_args=", r"\bserver_args=(?:ServerArgs\(|\{)", _read_server_args),
     reading(

@@ -109,6 +109,7 @@ def _is_whole(text: str, start: int) -> bool:
 
 
 def _read_config(match: re.Match[str], _line: Line) -> Iterable[Found]:
+    yield Found("engine_start", True)
     if match["version"]:
         yield Found("version", match["version"].removeprefix("v"))
     if match["config"] is not None:
@@ -123,7 +124,7 @@ def _read_blocks(match: re.Match[str], _line: Line) -> Iterable[Found]:
 
 def _read_pool(match: re.Match[str], _line: Line) -> Iterable[Found]:
     if match["device"].lower() not in ("host", "offload", "swap"):
-        yield Found("pool_tokens", whole(match["pool"]), 8)
+        yield Found("worker_pool_tokens", whole(match["pool"]))
 
 
 def _events(name: str, anchor: str, pattern: str, *more: Found) -> Form:
@@ -256,12 +257,27 @@ def _label(labels: Mapping[str, str], name: str) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,15}", text) else None
 
 
+def _least_of_workers(book: Notebook) -> None:
+    """Each worker prints its own size and the engine takes the least; what an earlier start printed is past."""
+    start = book.choose("engine_start")
+    printed = book.all("worker_pool_tokens")
+    current = [each for each in printed if start is None or (each.origin.line or 0) > (start.origin.line or 0)]
+    if current := current or printed:
+        least = min(current, key=lambda each: (float(each.value), -each.order))
+        book.derive(Found("pool_tokens", least.value, 8), least)
+        if least.value != current[-1].value:
+            book.problems.append(
+                f"workers print different KV cache sizes: the least is taken (line {least.origin.line})"
+            )
+
+
 def derive(book: Notebook) -> None:
     """Tokens from blocks, the block from both, and the context that an automatic fit left."""
     gauges = book.all("gauge_pool_tokens")
     if gauges:
         smallest = min(gauges, key=lambda each: float(each.value))
         book.derive(Found("pool_tokens", smallest.value, smallest.weight), smallest)
+    _least_of_workers(book)
     blocks, count = book.choose("device_blocks"), book.number("device_blocks")
     if blocks is None or not count:
         return

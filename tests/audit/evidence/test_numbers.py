@@ -41,6 +41,14 @@ def test_vllm(pool: int, context: int, style: str) -> None:
     assert read(text.replace("GPU", "CPU"), "pool_tokens") == (pool,)
 
 
+def test_vllm_takes_the_least_of_its_workers() -> None:
+    """Workers print their own sizes; the engine works with the least; an earlier start's sizes are past."""
+    start = "INFO 01-01 00:00:00 [core.py:109] Initializing a V1 LLM engine (v0.11.0) with config: model='m', x=1\n"
+    line = "INFO 01-01 00:00:01 [kv_cache_utils.py:716] GPU KV cache size: {} tokens\n"
+    text = start + line.format("10") + start + line.format("3,000") + line.format("4,000")
+    assert read(text, "pool_tokens", "version") == (3000, "0.11.0")
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 10**6), st.sampled_from([None, 8, 16, 32]))
 def test_vllm_blocks(blocks: int, size: int | None) -> None:
