@@ -98,10 +98,12 @@ def _read_models(book: Notebook, answer: Mapping[str, object]) -> Iterable[Found
     for model in data if isinstance(data, list) else []:
         if not isinstance(model, Mapping):
             continue
-        if isinstance(owner := model.get("owned_by"), str) and owner in ("vllm", "sglang"):
+        if isinstance(owner := model.get("owned_by"), str) and owner in ("vllm", "sglang", "kvfence"):
             book.saw(owner)
         if isinstance(longest := model.get("max_model_len"), int) and not isinstance(longest, bool):
             yield Found("advertised_context", longest)
+            if owner == "kvfence":  # here the advertised context is the one that admission enforces
+                yield Found("context_len", longest)
         if isinstance(model.get("id"), str):
             yield Found("model", str(model["id"]), 2)
 

@@ -17,6 +17,7 @@ _ITEM = re.compile(
 _SOME = re.compile(r"^Some\((.*)\)$", re.DOTALL)
 _ENUM = re.compile(r"^<[\w.]+: (.*)>$")
 ITEMS_MAX = 5000
+LIST_CHARS_MAX = 1 << 18
 _WORDS: dict[str, object] = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 
 
@@ -35,7 +36,7 @@ def pairs(text: str, start: int = 0, bare: bool = False) -> Iterator[tuple[str, 
         start: where the opening bracket is; with ``bare`` the list has none and ends with the text.
     """
     depth, item, count = (1 if bare else 0), "", 0
-    for token in _TOKEN.finditer(text, start):
+    for token in _TOKEN.finditer(text, start, start + LIST_CHARS_MAX):
         piece = token[0]
         if piece in "([{" and len(piece) == 1:
             depth += 1

@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from kvfence.evidence.answers import note_answer
+from kvfence.evidence import kvfence_server
+from kvfence.evidence.answers import note_answer, origin_of
 from kvfence.evidence.facts import Origin, SourceFacts
 from kvfence.evidence.fetch import Answer, checked, get, is_url
 from kvfence.evidence.readings import Found
@@ -85,14 +86,22 @@ def facts_of_answers(base: str, answers: list[Answer], asked_with_token: bool = 
 def _note(scan: Scan, answer: Answer) -> None:
     document = _json(answer.body)
     if isinstance(document, Mapping):
-        if note_answer(scan.shared(), document, answer.url):
+        if kvfence_server.is_health(document):
+            _note_workers(scan, document, answer.url)
             return
-        if urlsplit(answer.url).path == "/health" and "workers" in document:
-            scan.shared().saw("kvfence")
+        if note_answer(scan.shared(), document, answer.url):
             return
         if "result" not in document.get("data", {}) if isinstance(document.get("data"), Mapping) else True:
             return
     scan.feed([Block(answer.body, 1)], answer.url)
+
+
+def _note_workers(scan: Scan, document: Mapping[str, object], url: str) -> None:
+    for place, found in kvfence_server.workers_of(document):
+        book = scan.book(place)
+        book.saw(kvfence_server.ENGINE)
+        for item in found:
+            book.add(item, origin_of(url, {"workers": document["workers"]}, item))
 
 
 def _note_key(scan: Scan, answer: Answer, asked_with_token: bool) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from kvfence.evidence import (
     commands,
     dynamo,
+    kvfence_server,
     llama_cpp,
     lmdeploy,
     metrics,
@@ -31,11 +32,25 @@ from kvfence.evidence.scan import Scan
 from kvfence.evidence.signatures import SIGNATURES
 from kvfence.evidence.sources import HEAD_BYTES, SPEC_STDIN, Block, Opened, expand, open_bytes, open_source, rotated
 
-ENGINES = {module.ENGINE: module for module in (sglang, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo)}
+ENGINES = {
+    module.ENGINE: module for module in (sglang, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo, kvfence_server)
+}
 FORMS: tuple[Form, ...] = tuple(
     chain.from_iterable(
         module.FORMS
-        for module in (sglang_lines, vllm, tensorrt_llm, lmdeploy, llama_cpp, tgi, dynamo, metrics, commands, routers)
+        for module in (
+            sglang_lines,
+            vllm,
+            tensorrt_llm,
+            lmdeploy,
+            llama_cpp,
+            tgi,
+            dynamo,
+            kvfence_server,
+            metrics,
+            commands,
+            routers,
+        )
     )
 )
 
@@ -139,15 +154,16 @@ def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
     if scan.sampled:
         problems.append(f"{len(scan.sampled)} forms of line came very often: read in part, counted in full")
     shared = scan.books.get(("", None))
+    one_server = kind == "endpoint" or len(_processes(scan)) == 1
     found = []
     for (process, rank), book in sorted(scan.books.items(), key=lambda item: (item[0][0], item[0][1] or 0)):
-        if _is_base(scan, process, rank):
+        if _is_base(scan, process, rank, one_server):
             continue
         whole = Notebook(scan.name, Place(process, rank))
         whole.merge(book)
         if rank is not None and (base := scan.books.get((process, None))) is not None:
             whole.merge(base)
-        if process and shared is not None and len(_processes(scan)) == 1:
+        if process and shared is not None and one_server:
             whole.merge(shared)
         _lend(scan, whole)
         whole.problems += problems
@@ -169,11 +185,11 @@ def _processes(scan: Scan) -> set[str]:
     return {process for process, _ in scan.books if process}
 
 
-def _is_base(scan: Scan, process: str, rank: int | None) -> bool:
-    """Whether a notebook only completes others: a process's unranked lines, or the text around its only process."""
+def _is_base(scan: Scan, process: str, rank: int | None, one_server: bool) -> bool:
+    """Whether a notebook only completes others: a process's unranked lines, or what one server says as a whole."""
     if rank is None and any(other == process and each is not None for other, each in scan.books):
         return True
-    return process == "" and len(_processes(scan)) == 1
+    return process == "" and one_server and bool(_processes(scan))
 
 
 def _join_only_command(scan: Scan) -> None:
