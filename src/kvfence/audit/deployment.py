@@ -29,6 +29,8 @@ DECLARED_KINDS = frozenset({"command", "manifest", "config", "environment"})
 _NOT_FACTS = frozenset({"name", "kind", "events", "problems"})
 _MAY_DIFFER = frozenset({"model"})
 """A log names the path of the weights, an endpoint the served name."""
+PREFIX_CACHE_OFF = frozenset({"", "none", "off", "false", "disabled", "chunkcache", "swachunkcache"})
+"""Words for a cache that keeps no prefix for other requests."""
 FACT_FIELDS = tuple(name for name in SourceFacts.__struct_fields__ if name not in _NOT_FACTS)
 
 
@@ -159,9 +161,14 @@ def _agree(sources: Sequence[SourceFacts]) -> bool:
     """Tell whether no two sources say different things; a documented default is not something said."""
     for field in FACT_FIELDS:
         said = [fact for source in sources if isinstance(fact := getattr(source, field), Known) and not fact.default_of]
-        if field not in _MAY_DIFFER and len({repr(fact.value) for fact in said}) > 1:
+        if field not in _MAY_DIFFER and len({_meant(field, fact.value) for fact in said}) > 1:
             return False
     return True
+
+
+def _meant(field: str, value: object) -> str:
+    """Give what two sources may call by different words: an argument says disabled, the log names a class."""
+    return str(str(value).lower() in PREFIX_CACHE_OFF) if field == "prefix_cache" else repr(value)
 
 
 def _engine(role: Role, sources: list[SourceFacts]) -> Engine:

@@ -21,13 +21,11 @@ References:
 
 from collections.abc import Iterator
 
-from kvfence.audit.deployment import Deployment, Engine
+from kvfence.audit.deployment import PREFIX_CACHE_OFF, Deployment, Engine
 from kvfence.audit.judge import any_role, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import TextFact, Unknown
-
-_OFF = frozenset({"", "none", "off", "false", "disabled", "chunkcache", "swachunkcache"})
 
 
 def check(deployment: Deployment) -> Iterator[Outcome]:
@@ -42,7 +40,7 @@ def is_on(prefix_cache: TextFact) -> bool | Unknown:
     """Tell whether prefixes are kept for other requests."""
     if isinstance(prefix_cache, Unknown):
         return Unknown(f"whether a prefix cache is on is not known: {prefix_cache.reason}")
-    return prefix_cache.value.lower() not in _OFF
+    return prefix_cache.value.lower() not in PREFIX_CACHE_OFF
 
 
 def _judge(engine: Engine) -> Outcome:
