@@ -17,7 +17,7 @@ _ITEM = re.compile(
 _SOME = re.compile(r"^Some\((.*)\)$", re.DOTALL)
 _ENUM = re.compile(r"^<[\w.]+: (.*)>$")
 ITEMS_MAX = 5000
-LIST_CHARS_MAX = 1 << 18
+LIST_CHARS_MAX = 1 << 17
 _WORDS: dict[str, object] = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 
 

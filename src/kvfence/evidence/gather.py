@@ -107,6 +107,7 @@ def read_set(names: list[str]) -> list[SourceFacts]:
         opened = open_source(name)
         with closing(opened):
             scan.feed(opened.blocks(), name)
+        scan.problems += [f"{name}: {problem}" for problem in opened.problems]
     return facts_of_scan(scan, "log")
 
 
@@ -131,6 +132,7 @@ def _read_opened(opened: Opened) -> list[SourceFacts]:
         return whole
     scan = Scan(opened.name, FORMS)
     scan.feed(whole)
+    scan.problems += opened.problems
     kind = kind_of_text(first.data[:HEAD_BYTES])
     return facts_of_scan(scan, kind)
 
@@ -148,7 +150,7 @@ def facts_of_scan(scan: Scan, kind: str) -> list[SourceFacts]:
     """The facts of a scanned text: what holds for a whole process is given to each of its ranks."""
     scan.settle_counts()
     _join_only_command(scan)
-    problems = []
+    problems = list(scan.problems)
     if scan.truncated_line:
         problems.append("a line of more than a mebibyte was read in part")
     if scan.sampled:

@@ -6,17 +6,19 @@ A role comes from a command or from what a resource itself declares about a comp
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from kvfence.evidence import commands
 from kvfence.evidence.defaults import is_fork
 from kvfence.evidence.facts import Origin, SourceFacts
 from kvfence.evidence.lines import quote
 from kvfence.evidence.readings import Found, Notebook, Place
+from kvfence.evidence.yaml_lines import line_of, load_yaml
 
 OBJECTS_MAX = 20_000
 DEPTH_MAX = 60
+_HOLDERS = ("containers", "mainContainer", "extraPodSpec", "container")
+_SKIPPED = ("initContainers", "status", "managedFields")
+_UNNAMED = ("spec", "template", "metadata")
 _SUB_COMPONENT_ROLES = {"prefill": "prefill", "decode": "decode"}
 _IMAGES = {"lmsysorg/sglang": "sglang", "vllm/vllm-openai": "vllm", "huggingface/text-generation-inference": "tgi"}
 
@@ -53,17 +55,7 @@ def _is_compose(document: Mapping[str, object]) -> bool:
 
 def read_yaml(name: str, text: str) -> list[SourceFacts] | None:
     """The facts of a YAML stream; None where it holds no manifest."""
-    yaml = YAML(typ="rt", pure=True)
-    yaml.allow_duplicate_keys = True
-    documents: list[object] = []
-    problems: list[str] = []
-    try:
-        for document in yaml.load_all(text):
-            documents.append(document)
-            if len(documents) >= OBJECTS_MAX:
-                break
-    except (YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        problems.append(f"not all of the YAML could be read: {type(error).__name__}")
+    documents, problems = load_yaml(text)
     envoy = [each for each in documents if isinstance(each, Mapping) and "static_resources" in each]
     if envoy:
         from kvfence.evidence.routers import read_envoy
@@ -103,33 +95,35 @@ def containers(document: object) -> Iterator[Container]:
             if isinstance(service, Mapping):
                 yield _container(service, f"services/{key}", None)
         return
-    yield from _walk(document, "", None, 0)
+    yield from _Walk().containers(document, "", None, 0)
 
 
-def _walk(node: object, path: str, role: str | None, depth: int) -> Iterator[Container]:
-    if depth > DEPTH_MAX:
-        return
-    if isinstance(node, list):
-        for at, item in enumerate(node[:OBJECTS_MAX]):
-            yield from _walk(item, f"{path}[{at}]", role, depth + 1)
-        return
-    if not isinstance(node, Mapping):
-        return
-    path, role = _path(node, path), _declared_role(node) or role
-    for key, value in node.items():
-        if key in ("containers", "mainContainer", "extraPodSpec") or (
-            key == "container" and isinstance(value, Mapping)
-        ):
-            for at, each in enumerate(value if isinstance(value, list) else [value]):
-                if isinstance(each, Mapping) and ("command" in each or "args" in each or "image" in each):
-                    yield _container(each, f"{path}/{each.get('name', at)}", role)
-                elif isinstance(each, Mapping):
-                    yield from _walk(each, path, role, depth + 1)
-        elif key not in ("initContainers", "status", "managedFields"):
-            here = (
-                f"{path}/{key}" if isinstance(value, Mapping) and key not in ("spec", "template", "metadata") else path
-            )
-            yield from _walk(value, here, role, depth + 1)
+class _Walk:
+    """A walk over a document that visits no node twice: an alias is the same node, and a bomb of them is small."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def containers(self, node: object, path: str, role: str | None, depth: int) -> Iterator[Container]:
+        """The containers below a node, with the path and the role declared above them."""
+        if depth > DEPTH_MAX or not isinstance(node, (list, Mapping)) or id(node) in self._seen:
+            return
+        self._seen.add(id(node))
+        if isinstance(node, list):
+            for at, item in enumerate(node[:OBJECTS_MAX]):
+                yield from self.containers(item, f"{path}[{at}]", role, depth + 1)
+            return
+        path, role = _path(node, path), _declared_role(node) or role
+        for key, value in node.items():
+            if key in _HOLDERS and isinstance(value, (list, Mapping)):
+                for at, each in enumerate(value if isinstance(value, list) else [value]):
+                    if isinstance(each, Mapping) and ("command" in each or "args" in each or "image" in each):
+                        yield _container(each, f"{path}/{each.get('name', at)}", role)
+                    else:
+                        yield from self.containers(each, path, role, depth + 1)
+            elif key not in _SKIPPED:
+                here = f"{path}/{key}" if isinstance(value, Mapping) and key not in _UNNAMED else path
+                yield from self.containers(value, here, role, depth + 1)
 
 
 def _path(node: Mapping[str, object], path: str) -> str:
@@ -160,11 +154,9 @@ def _container(node: Mapping[str, object], path: str, role: str | None) -> Conta
     probes = tuple(
         probe for key in ("readinessProbe", "livenessProbe", "healthcheck") for probe in _probe(node.get(key))
     )
-    lc = getattr(node, "lc", None)
-    line = getattr(lc, "line", None)
     return Container(
         path=path, name=str(node.get("name", "")), words=words, environment=environment, role=role, probes=probes,
-        image=str(node.get("image", "")), is_env_whole=is_whole, line=line + 1 if isinstance(line, int) else None,
+        image=str(node.get("image", "")), is_env_whole=is_whole, line=line_of(node),
     )  # fmt: skip
 
 

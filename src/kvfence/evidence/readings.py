@@ -39,7 +39,19 @@ class Place(Struct, frozen=True):
 class Line:
     """One logical line: cleaned text, where it stands, whose it is, and (looked up when asked) what follows it."""
 
-    __slots__ = ("_look", "_rest", "at", "continued", "is_unended", "number", "place", "problem", "source", "text")
+    __slots__ = (
+        "_look",
+        "_rest",
+        "at",
+        "continued",
+        "is_unended",
+        "number",
+        "place",
+        "problem",
+        "request_at",
+        "source",
+        "text",
+    )
 
     def __init__(
         self, text: str, number: int, source: str, look: Callable[[int], tuple[str, ...]] | None = None
@@ -52,6 +64,7 @@ class Line:
         self.continued = False
         self.is_unended = False
         self.problem = ""
+        self.request_at = len(text)
         self._look = look
         self._rest: dict[int, tuple[str, ...]] = {}
 

@@ -14,6 +14,7 @@ from kvfence.evidence.facts import Origin, SourceFacts
 from kvfence.evidence.forms import reading
 from kvfence.evidence.lines import quote
 from kvfence.evidence.readings import Form, Found, Line, Notebook
+from kvfence.evidence.yaml_lines import line_of
 
 _ROUTER = re.compile(r"sglang_router\.launch_router|sglang::router|\bsgl-router\b|\bsmg\b|\bamg\b")
 _RETRIED = {"timeout", "error", "http_500", "http_502", "http_503", "http_504", "non_idempotent"}
@@ -203,7 +204,5 @@ def _nodes(node: object, depth: int) -> Iterator[tuple[str, object, Mapping[str,
 
 
 def _put_envoy(book: Notebook, found: Found, key: str, node: Mapping[str, object]) -> None:
-    lines = getattr(getattr(node, "lc", None), "data", None) or {}
-    place = lines.get(key)
     shown = json.dumps({key: node.get(key)}, default=str)[:300] if key in node and key != "static_resources" else key
-    book.add(found, Origin(book.source, place[0] + 1 if place else None, quote(shown), None, key))
+    book.add(found, Origin(book.source, line_of(node, key), quote(shown), None, key))

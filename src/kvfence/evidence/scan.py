@@ -50,6 +50,7 @@ class Scan:
         self.books: dict[_Key, Notebook] = {}
         self.events: dict[_Key, dict[str, Counted]] = {}
         self.truncated_line = False
+        self.problems: list[str] = []
         self._quoted = name
         self.sampled: set[str] = set()
         self._anchors: list[str] = []
@@ -182,6 +183,7 @@ class Scan:
                 line.place = place_of(part, wrapped.process)
                 line.at = time_of(part) or wrapped.at
                 line.continued = raw.continues
+                line.request_at = request_starts(part)
                 line.is_unended = raw.is_unended
                 self._read_forms(line, anchors)
 
@@ -197,7 +199,7 @@ class Scan:
         if "\n" not in self._anchors[index] and not any(anchor in line.text for anchor in form.anchors):
             return
         for text, match in matches(form, line):
-            in_request = match.start() >= request_starts(text)
+            in_request = match.start() >= (line.request_at if text is line.text else request_starts(text))
             if in_request and not form.in_requests:
                 continue
             found = list(form.read(match, line))

@@ -7,6 +7,7 @@ import codecs
 import glob
 import gzip
 import io
+import lzma
 import os
 import re
 import sys
@@ -32,6 +33,7 @@ DOCUMENT_BYTES_MAX = 1 << 26
 HEAD_BYTES = 1 << 16
 AHEAD_BYTES = 1 << 16
 FILES_MAX = 10_000
+_BROKEN = (EOFError, OSError, ValueError, zlib.error, zstd.ZstdError, lzma.LZMAError)
 SPEC_STDIN = "-"
 
 _GZIP, _ZSTD, _BZ2, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00"
@@ -51,10 +53,11 @@ class Opened(Struct):
     name: str
     stream: BinaryIO
     layers: list[BinaryIO] = []
+    problems: list[str] = []
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of whole lines, bounded; ends quietly where a compressed file is cut off."""
-        return blocks(self.stream)
+        return blocks(self.stream, self.problems)
 
     def close(self) -> None:
         """Close the file and what was opened around it; standard input stays open."""
@@ -117,10 +120,10 @@ def open_bytes(name: str, data: bytes) -> Opened:
     return _opened(name, io.BytesIO(data))
 
 
-def blocks(stream: BinaryIO) -> Iterator[Block]:
+def blocks(stream: BinaryIO, problems: list[str] | None = None) -> Iterator[Block]:
     """Cut a byte stream into blocks that end at a line's end; an over-long line is cut into pieces."""
     held, line = b"", 1
-    for whole in _wholes(stream):
+    for whole in _wholes(stream, problems if problems is not None else []):
         if held:
             yield Block(held, line, whole[:AHEAD_BYTES])
             line += held.count(b"\n")
@@ -129,10 +132,10 @@ def blocks(stream: BinaryIO) -> Iterator[Block]:
         yield Block(held, line)
 
 
-def _wholes(stream: BinaryIO) -> Iterator[bytes]:
+def _wholes(stream: BinaryIO, problems: list[str]) -> Iterator[bytes]:
     """Pieces of whole lines; the last takes the unfinished line along."""
     held, carry = b"", b""
-    while chunk := _read(stream, BLOCK_BYTES):
+    while chunk := _read(stream, BLOCK_BYTES, problems):
         data = carry + chunk if carry else chunk
         cut = data.rfind(b"\n") + 1
         if cut == 0 and len(data) < CARRY_BYTES_MAX:
@@ -145,10 +148,13 @@ def _wholes(stream: BinaryIO) -> Iterator[bytes]:
         yield held + carry
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
+def _read(stream: BinaryIO, size: int, problems: list[str] | None = None) -> bytes:
+    """The next bytes; where a compressed file is cut off or broken, none, and a remark."""
     try:
         return stream.read(size)
-    except (EOFError, OSError, zlib.error, zstd.ZstdError):
+    except _BROKEN as error:
+        if problems is not None:
+            problems.append(f"the source cannot be read to its end ({type(error).__name__}): what follows is unknown")
         return b""
 
 
@@ -188,13 +194,12 @@ def _layer(inner: object, layers: list[BinaryIO]) -> BinaryIO:
 def _peek(stream: BinaryIO) -> bytes:
     try:
         return cast(io.BufferedReader, stream).peek(8)[:8]
-    except (EOFError, OSError, zlib.error, zstd.ZstdError):
+    except _BROKEN:
         return b""
 
 
 def _rare(stream: BinaryIO, head: bytes) -> object:
     import bz2
-    import lzma
 
     return bz2.BZ2File(stream) if head.startswith(_BZ2) else lzma.LZMAFile(stream)
 

@@ -47,6 +47,13 @@ def test_a_compressed_source_reads_alike(record: dict) -> None:
     assert wrong(record, document_of(record["snippet"].encode("utf-16"))) == {}
 
 
+def test_a_cut_off_archive_says_so() -> None:
+    """What could be read of a broken gzip file counts, and the rest is called unknown."""
+    data = gzip.compress((BY_ID["L001"]["snippet"] + "\n").encode() + bytes(range(256)) * 4000, mtime=0)
+    document = document_of(data[:-2000])
+    assert any("cannot be read to its end" in problem for problem in document["problems"])
+
+
 def test_numbers_broken_by_a_terminal_are_joined() -> None:
     """A number that goes on in the next line is one number; a broken phrase is one phrase."""
     document = document_of(
