@@ -38,12 +38,13 @@ Load = Callable[[Begin], Model]
 
 
 def load_model(begin: Begin) -> Model:
-    """Load the checkpoint that the orders name; torch and transformers are imported here and not before."""
+    """Load the checkpoint that the orders name; torch and transformers are imported once it has been looked at."""
+    settings, path = begin.settings, Path(begin.model_path)
+    family = read_facts(path).family
     from kvfence.models.transformer import ExecutorSpec, load_executor
 
-    settings, path = begin.settings, Path(begin.model_path)
     spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
-    return Model(load_executor(path, spec), read_facts(path).family)
+    return Model(load_executor(path, spec), family)
 
 
 def run_worker(build: Build, load: Load = load_model) -> None:
