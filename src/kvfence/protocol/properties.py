@@ -24,6 +24,7 @@ from kvfence.protocol.events import (
     Received,
     Resend,
     SessionRebuilt,
+    TokensArrived,
     Verified,
 )
 from kvfence.protocol.gateway import GatewayNode
@@ -272,11 +273,15 @@ def _oldest_stays(taken: Taken) -> bool:
     return oldest is None or oldest.ending is not EndReason.PREEMPTED
 
 
-def _delivered_is_current(taken: Taken) -> bool:
-    if not isinstance(taken.before, GatewayNode):
-        return True
-    current = taken.before.current
-    return all(current.get(c.request) == c.attempt for c in taken.step.commands if isinstance(c, Deliver))
+def _delivered_in_order(taken: Taken) -> bool:
+    before, event = taken.before, taken.event
+    delivered = [c for c in taken.step.commands if isinstance(c, Deliver)]
+    if not delivered or not isinstance(before, GatewayNode):
+        return not delivered
+    handoff = before.handoffs.get(delivered[0].attempt)
+    if handoff is None or before.current.get(delivered[0].request) != handoff.attempt:
+        return False
+    return isinstance(event, TokensArrived) and event.first_index == handoff.num_emitted
 
 
 def _no_cut_transfer(taken: Taken) -> bool:
@@ -322,7 +327,7 @@ OF_STEPS: tuple[StepProperty, ...] = (
     StepProperty("no-timer-frees", "No page a peer may write is freed by a timer.", _no_timer_frees),
     StepProperty("drained-is-quiet", "*Drained* is said when no write is outstanding or unknown.", _drained_is_quiet),
     StepProperty("oldest-stays", "The oldest sequence is never preempted.", _oldest_stays),
-    StepProperty("delivered-is-current", "Only the current attempt's tokens are delivered.", _delivered_is_current),
+    StepProperty("delivered-in-order", "A client gets the current attempt's tokens, each once.", _delivered_in_order),
     StepProperty("no-cut-transfer", "A client that leaves cuts no transfer.", _no_cut_transfer),
     StepProperty("layouts-agree", "Adopted pages have our layout.", _layouts_agree),
 )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kvfence.core.ids import RequestId
 from kvfence.driver.loop import Stepper
 from kvfence.protocol import properties
-from kvfence.protocol.admission import Fit, fits
+from kvfence.protocol.admission import fits
 from kvfence.protocol.events import Event, FloorMoved, Resend, TokensArrived
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import EndReason, Sent
@@ -63,7 +63,7 @@ class World:
         self.waiting = list(requests)
         self.answers: dict[RequestId, Answer] = {}
         self.ends: dict[RequestId, list[EndReason]] = {request.id: [] for request in self.waiting}
-        self.misfits = {r.id for r in self.waiting if not all(f.holds for f in _sums(setup, r))}
+        self.misfits = {request.id for request in self.waiting if not _runs(setup, request)}
         self.broken: dict[str, int] = {}
         self.reached: set[str] = set()
         self.num_steps = 0
@@ -323,8 +323,10 @@ class World:
 _FAULT_KINDS = frozenset(Faults.__struct_fields__)
 
 
-def _sums(setup: Setup, request: SimRequest) -> tuple[Fit, ...]:
-    return fits(setup.capacity, request.num_tokens, request.max_tokens)
+def _runs(setup: Setup, request: SimRequest) -> bool:
+    pages = setup.capacity.num_pages(request.num_tokens)
+    fit = all(sum_.holds for sum_ in fits(setup.capacity, request.num_tokens, request.max_tokens))
+    return fit and (setup.engine_pages is None or pages <= setup.engine_pages)
 
 
 def _ignore(_: object) -> None:
