@@ -26,8 +26,8 @@ from kvfence.runtime.generation import TokensOut
 from kvfence.runtime.supervisor import Plan, Supervisor
 
 LEVELS = (1, 4, 16)
-PROMPT_TOKENS = {1: 32, 4: 32, 16: 16}
-NUM_NEW_MIN, NUM_NEW_MAX = 8, 64
+PROMPT_TOKENS = 16
+NUM_NEW_MIN, NUM_NEW_MAX = 6, 64
 RESAMPLES = 5_000
 UNGUARDED: dict[Role, str] = {"prefill": "fencing.unguarded_prefill", "decode": "fencing.unguarded_decode"}
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -105,12 +105,12 @@ class Client:
     async def run(self, concurrency: int, num_new: int) -> Run:
         """Send this many requests at once and time their tokens."""
         began = time.perf_counter()
-        gaps = await asyncio.gather(*(self._one(number, concurrency, num_new) for number in range(concurrency)))
+        gaps = await asyncio.gather(*(self._one(number, num_new) for number in range(concurrency)))
         return Run(concurrency * num_new / (time.perf_counter() - began), fmean(gaps))
 
-    async def _one(self, number: int, concurrency: int, num_new: int) -> float:
+    async def _one(self, number: int, num_new: int) -> float:
         draw = random.Random(number)
-        prompt = tuple(draw.randrange(3, self._vocab) for _ in range(PROMPT_TOKENS[concurrency]))
+        prompt = tuple(draw.randrange(3, self._vocab) for _ in range(PROMPT_TOKENS))
         self._count += 1
         request = Request(RequestId(f"r{self._count}"), TenantId("bench"), prompt, num_new, GREEDY)
         arrivals = []

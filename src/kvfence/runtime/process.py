@@ -4,8 +4,8 @@ Not for: what a worker does (``worker.py``).
 """
 
 import asyncio
-import contextlib
 import ctypes
+import os
 import signal
 import socket
 import sys
@@ -23,6 +23,8 @@ from kvfence.models.checkpoint import read_facts
 from kvfence.models.executor import Executor
 from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start, describe
 from kvfence.runtime.worker import Worker
+
+LIFELINE_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
 
 Build = Callable[[Begin, "Lifeline[Order]", Executor, MemoryFile], Worker[Any]]
 
@@ -52,8 +54,16 @@ def run_worker(build: Build, load: Load = load_model) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor ends us in order
     sock = socket.socket(fileno=int(sys.argv[1]))
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    status = 0
+    try:
         asyncio.run(_live(build, load, sock))
+    except LIFELINE_ENDED:
+        pass
+    except SystemExit as end:
+        status = int(end.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # taking torch down in order takes seconds, and nothing of this process is to be kept
 
 
 def die_with_parent() -> None:
@@ -133,7 +143,7 @@ async def _serve(worker: Worker[Any]) -> None:
             worker.start(order.capacity)
             for part in (worker.obey(), worker.listen(), worker.beat(), worker.work()):
                 tasks.create_task(part)
-    except* EOFError:
+    except* LIFELINE_ENDED:
         pass
     finally:
         worker.recorder.close()

@@ -102,8 +102,8 @@ async def test_a_page_table_that_disagrees_with_its_node_ends_the_worker(pair: P
     await pair.works()
 
 
-async def test_stop_ends_requests_and_leaves_nothing(tmp_path: Path) -> None:
-    """Open requests are told of the shutdown; no process, socket or folder is left; nothing more is admitted."""
+async def test_stop_ends_requests_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Open requests are told of the shutdown; no process, socket, folder or complaint is left; no more is admitted."""
     async with running_pair(Scene(), tmp_path) as pair:
         pids, control_dir = [pair.pid("prefill"), pair.pid("decode")], pair.supervisor.control_dir
         pair.faults.hold(40)
@@ -114,6 +114,7 @@ async def test_stop_ends_requests_and_leaves_nothing(tmp_path: Path) -> None:
         assert await stream.finish() is EndReason.SHUTDOWN
         assert all(is_gone(pid) for pid in pids)
         assert not control_dir.exists()
+        assert capfd.readouterr().err == ""
         assert await pair.stream(range(30), 60).finish() is EndReason.SHUTDOWN
 
 
