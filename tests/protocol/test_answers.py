@@ -34,7 +34,7 @@ from kvfence.protocol.messages import (
 )
 from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import DecodePhase, Fence, PrefillPhase
-from tests.protocol.conversation import SECOND, Conversation, D, G, P, attempt
+from tests.protocol.conversation import OTHER, SECOND, Conversation, D, G, P, attempt
 
 
 def hear(talk: Conversation, name: str, sender: Incarnation, message: Message) -> list[Message]:

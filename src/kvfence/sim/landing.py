@@ -21,7 +21,6 @@ class Landing:
         self.around = around
         self.changed_sources: list[str] = []
         self.closed_sessions: set[str] = set()
-        self._drawn: set[int] = set()
 
     def actions(self, decode: Decode) -> Iterator[Action]:
         """Give every write's next part."""
@@ -33,12 +32,11 @@ class Landing:
 
     def _draw_faults(self, write: PageWrite, num_pages: int) -> None:
         rng, faults = self.around.rng, self.around.setup.faults
-        if rng is None or id(write) in self._drawn or self.around.calm:
+        if rng is None or write.drawn or self.around.calm:
             return
-        self._drawn.add(id(write))
+        write.drawn = True
         write.corrupt = rng.random() < faults.corrupt
-        write.stalled = rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT
-        if write.stalled:
+        if rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT:
             write.stops_at = rng.randrange(PARTS)
         if rng.random() < faults.misdirect:
             write.misdirected = True

@@ -60,18 +60,28 @@ class World:
     def __init__(self, setup: Setup, requests: Iterable[SimRequest], stepper: Stepper = step) -> None:
         self.setup = setup
         self.around = Surroundings(setup)
-        self.waiting = list(requests)
+        self.waiting: list[SimRequest] = []
         self.answers: dict[RequestId, Answer] = {}
-        self.ends: dict[RequestId, list[EndReason]] = {request.id: [] for request in self.waiting}
-        self.misfits = {request.id for request in self.waiting if not _runs(setup, request)}
+        self.ends: dict[RequestId, list[EndReason]] = {}
+        self.misfits: set[RequestId] = set()
         self.broken: dict[str, int] = {}
         self.reached: set[str] = set()
         self.num_steps = 0
-        self._requests = {request.id: request for request in self.waiting}
+        self._requests: dict[RequestId, SimRequest] = {}
         self._stepper = stepper
         self._num_deaths = 0
         self._weights: dict[str, float] = {}
+        for request in requests:
+            self.add(request)
         self.cluster = Cluster(self.around, self._step, self._finish)
+
+    def add(self, request: SimRequest) -> None:
+        """Let one more client ask."""
+        self.waiting.append(request)
+        self._requests[request.id] = request
+        self.ends[request.id] = []
+        if not _runs(self.setup, request):
+            self.misfits.add(request.id)
 
     # ---- what a driver of the whole knows (properties.World) ----
 
@@ -135,6 +145,13 @@ class World:
         self._check(at_rest=True)
         return self
 
+    def advance(self) -> bool:
+        """Do the most urgent thing that goes right; False where nothing is left."""
+        action = next(self._work(), None)
+        if action is not None:
+            self._do(action)
+        return action is not None
+
     def _goes_on(self, actions: list[Action]) -> bool:
         return any(action.kind not in _FAULT_KINDS for action in actions)
 
@@ -175,15 +192,15 @@ class World:
             yield Action("deliver", lambda n=number: cluster.deliver(cluster.network.take(n)))  # type: ignore[misc]
         if cluster.decode.tokens:
             yield Action("token", self._deliver_token)
-        yield from cluster.landing.actions(cluster.decode)
-        for process in cluster.processes:
-            yield from process.actions()
-        if cluster.gateway.leaving:
-            yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
         if not cluster.start_is_fenced:
             yield Action("fence-start", cluster.fence_start)
         elif self.waiting and len(cluster.gateway.open) < self.setup.concurrency:
             yield Action("submit", self._submit)
+        if cluster.gateway.leaving:
+            yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
+        yield from cluster.landing.actions(cluster.decode)
+        for process in cluster.processes:
+            yield from process.actions()
         if cluster.dying:
             yield Action("reap", cluster.reap)
 
@@ -280,10 +297,8 @@ class World:
 
     def _drain(self) -> None:
         for _ in range(ACTIONS_MAX):
-            action = next(self._work(), None)
-            if action is None:
+            if not self.advance():
                 return
-            self._do(action)
 
     def _say_again(self) -> None:
         gateway = self.cluster.gateway
