@@ -27,7 +27,7 @@ from kvfence.runtime.supervisor import Plan, Supervisor
 
 LEVELS = (1, 4, 16)
 PROMPT_TOKENS = 16
-NUM_NEW_MIN, NUM_NEW_MAX = 6, 64
+NUM_NEW_MIN, NUM_NEW_MAX = 4, 64
 RESAMPLES = 5_000
 UNGUARDED: dict[Role, str] = {"prefill": "fencing.unguarded_prefill", "decode": "fencing.unguarded_decode"}
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -57,6 +57,8 @@ class Level(Struct, frozen=True):
 class Run(Struct, frozen=True):
     """One run. Units: tokens a second over all requests; seconds between two tokens of one."""
 
+    num_new: int
+    wall_s: float
     tokens_per_s: float
     inter_token_s: float
 
@@ -69,10 +71,15 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 async def compare_servers(model: Path, pairs: int, budget_s: float) -> list[Level]:
-    """Measure every level; ``budget_s`` is for all runs together, which are made as long as it allows."""
-    run_s = budget_s / (2 * pairs * len(LEVELS))
+    """Measure every level; ``budget_s`` is for all runs together, which are as long as it allows."""
     async with _server(model, Rules.all(), {}) as guarded, _server(model, _bare(), UNGUARDED) as unguarded:
-        return [await _measure(level, (guarded, unguarded), pairs, run_s) for level in LEVELS]
+        ends = time.perf_counter() + budget_s
+        levels = []
+        for number, concurrency in enumerate(LEVELS):
+            now = time.perf_counter()
+            until = now + max(0.0, ends - now) / (len(LEVELS) - number)
+            levels.append(await _measure(concurrency, (guarded, unguarded), pairs, until))
+        return levels
 
 
 def _bare() -> Rules:
@@ -106,7 +113,8 @@ class Client:
         """Send this many requests at once and time their tokens."""
         began = time.perf_counter()
         gaps = await asyncio.gather(*(self._one(number, num_new) for number in range(concurrency)))
-        return Run(concurrency * num_new / (time.perf_counter() - began), fmean(gaps))
+        wall_s = time.perf_counter() - began
+        return Run(num_new, wall_s, concurrency * num_new / wall_s, fmean(gaps))
 
     async def _one(self, number: int, num_new: int) -> float:
         draw = random.Random(number)
@@ -122,19 +130,23 @@ class Client:
         return (arrivals[-1] - arrivals[0]) / (num_new - 1)
 
 
-async def _measure(level: int, servers: tuple[Client, Client], pairs: int, run_s: float) -> Level:
-    num_new = await _calibrate(level, servers, run_s)
+async def _measure(level: int, servers: tuple[Client, Client], pairs: int, until: float) -> Level:
+    """Run the pairs. Both runs of a pair are of one length, which the time left decides."""
+    for server in servers:
+        last = await server.run(level, NUM_NEW_MIN)
     guarded, unguarded = [], []
     for number in range(pairs):
+        num_new = _fitting(last, max(0.0, until - time.perf_counter()) / (2 * (pairs - number)))
         order = (0, 1) if number % 2 == 0 else (1, 0)
         runs = {which: await servers[which].run(level, num_new) for which in order}
         guarded.append(runs[0])
         unguarded.append(runs[1])
-    print(f"{level} concurrent: {pairs} pairs of {num_new} tokens", file=sys.stderr)
+        last = runs[order[1]]
+    print(f"{level} concurrent: {pairs} pairs", file=sys.stderr)
     return Level(
         level,
         pairs,
-        num_new,
+        round(median(run.num_new for run in guarded)),
         median(run.tokens_per_s for run in guarded),
         1000 * median(run.inter_token_s for run in guarded),
         _ratios(lambda g, u: g.tokens_per_s / u.tokens_per_s, guarded, unguarded),
@@ -142,15 +154,11 @@ async def _measure(level: int, servers: tuple[Client, Client], pairs: int, run_s
     )
 
 
+def _fitting(last: Run, run_s: float) -> int:
+    """Give the tokens that a run of this length holds, as the last one went."""
+    first_s = last.wall_s - (last.num_new - 1) * last.inter_token_s
+    return max(NUM_NEW_MIN, min(NUM_NEW_MAX, int((run_s - first_s) / last.inter_token_s)))
+
+
 def _ratios(ratio: Callable[[Run, Run], float], guarded: list[Run], unguarded: list[Run]) -> Interval:
     return interval([ratio(g, u) for g, u in zip(guarded, unguarded, strict=True)])
-
-
-async def _calibrate(level: int, servers: tuple[Client, Client], run_s: float) -> int:
-    """Warm both servers and give the tokens that a run of this length holds."""
-    for server in servers:
-        await server.run(level, NUM_NEW_MIN)
-    began = time.perf_counter()
-    warm = await servers[0].run(level, NUM_NEW_MIN)
-    first_s = time.perf_counter() - began - (NUM_NEW_MIN - 1) * warm.inter_token_s
-    return max(NUM_NEW_MIN, min(NUM_NEW_MAX, int((run_s - first_s) / warm.inter_token_s)))
