@@ -261,3 +261,14 @@ def test_the_held_lots_name_every_state() -> None:
     assert {state for state, _, pages in held_lots(talk.prefill) if pages} == {PageState.SEALED}
     assert {state for state, _, _ in held_lots(talk.decode)} == {PageState.ADOPTED, PageState.GRANTED}
     assert held_lots(talk.gateway) == []
+
+
+def test_the_oldest_sequence_waits_for_pages_and_keeps_its_own() -> None:
+    """Where nobody younger runs, the one that cannot grow sits the pass out; it is not ended."""
+    talk = Conversation()
+    talk.adopt(1, 8, 8)
+    talk.grant(2, 16, 4)
+    talk.decode_pass(1, grow=1)
+    assert talk.lines[-1].endswith("RunPass id=1")
+    assert talk.decode.handoffs[attempt(1)].phase is DecodePhase.RUNNING
+    assert talk.decode.handoffs[attempt(1)].ending is None
