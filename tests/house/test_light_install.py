@@ -16,7 +16,12 @@ HEAVY = (
 # Packages that every install can import whole, from the floor up.
 LIGHT_PACKAGES = ("kvfence.core", "kvfence.protocol", "kvfence.trace", "kvfence.driver", "kvfence.sim", "kvfence.cli")
 # Modules of those packages that belong to an extra all the same.
-NOT_LIGHT = ("kvfence.driver.numpy_ledger", "kvfence.cli.compose", "kvfence.cli.demo")
+NOT_LIGHT = (
+    "kvfence.driver.numpy_ledger",
+    "kvfence.cli.compose",
+    "kvfence.cli.demo",
+    "kvfence.cli.incident_stage",
+)
 
 BLOCK = f"""
 import sys
