@@ -88,6 +88,16 @@ def one_attempt_feeds(node: Node) -> bool:
     return len(set(open_now)) == len(open_now) and all(a in node.handoffs for a in open_now)
 
 
+def over_is_forgotten(node: Node) -> bool:
+    """What is closed and below the floor is forgotten, unless a repeated Abort must still hear *unknown*."""
+    if isinstance(node, DecodeNode):
+        return not any(h.phase is DecodePhase.CLOSED and node.lives.below_floor(a) for a, h in node.handoffs.items())
+    if isinstance(node, PrefillNode):
+        closed = [h for h in node.handoffs.values() if h.phase is PrefillPhase.CLOSED and h.lot is None]
+        return all(h.answer or h.unknown or not node.lives.below_floor(h.attempt) for h in closed)
+    return True
+
+
 def at_rest(node: Node) -> bool:
     """Every hand-off is over; nobody waits and no pass runs."""
     if isinstance(node, GatewayNode):

@@ -105,6 +105,7 @@ OF_NODES: tuple[NodeProperty, ...] = tuple(
         node.work_holds_pages,
         node.revoked_is_quarantined,
         node.one_attempt_feeds,
+        node.over_is_forgotten,
     )
 )
 

@@ -134,13 +134,14 @@ class World:
         """Run until nothing is left to happen."""
         rng = self.around.rng
         for _ in range(ACTIONS_MAX):
-            actions = [*self._work(), *self._faults()]
-            if not self._goes_on(actions):
+            work = list(self._work())
+            if not work:
                 break
             if rng is None:
-                self._do(actions[0])
-            else:
-                self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
+                self._do(work[0])
+                continue
+            actions = [*work, *self._faults()]
+            self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
         self._rest()
         self._check(at_rest=True)
         return self
@@ -151,9 +152,6 @@ class World:
         if action is not None:
             self._do(action)
         return action is not None
-
-    def _goes_on(self, actions: list[Action]) -> bool:
-        return any(action.kind not in _FAULT_KINDS for action in actions)
 
     def _weight(self, kind: str) -> float:
         """Each seed draws its own bias, so that different runs go to different places."""
@@ -204,6 +202,21 @@ class World:
         if cluster.dying:
             yield Action("reap", cluster.reap)
 
+    def _chores(self) -> Iterator[Action]:
+        """What drivers do from time to time: tell the floor, say again what is unanswered."""
+        yield Action("chores", self._move_floors)
+        for process in self.cluster.processes:
+            attempts = list(process.loop.node.handoffs)
+            if attempts:
+                attempt = attempts[self._any(len(attempts))]
+                yield Action("chores", lambda p=process, a=attempt: p.loop.feed(Resend(a)))  # type: ignore[misc]
+
+    def _move_floors(self) -> None:
+        gateway = self.cluster.gateway
+        floor = FloorMoved(gateway.incarnation, gateway.loop.node.floor)
+        self.cluster.prefill.loop.feed(floor)
+        self.cluster.decode.loop.feed(floor)
+
     def _submit(self) -> None:
         cluster = self.cluster
         cluster.gateway.submit(self.waiting.pop(0), cluster.prefill.incarnation, cluster.decode.incarnation)
@@ -222,7 +235,7 @@ class World:
 
     def _faults(self) -> Iterator[Action]:
         """Everything that can go wrong now and has a weight."""
-        for action in chain(self._network_faults(), self._people(), self._process_faults()):
+        for action in chain(self._chores(), self._network_faults(), self._people(), self._process_faults()):
             if getattr(self.setup.faults, action.kind) > 0:
                 yield action
 
@@ -301,10 +314,7 @@ class World:
                 return
 
     def _say_again(self) -> None:
-        gateway = self.cluster.gateway
-        floor = FloorMoved(gateway.incarnation, gateway.loop.node.floor)
-        self.cluster.prefill.loop.feed(floor)
-        self.cluster.decode.loop.feed(floor)
+        self._move_floors()
         for process in self.cluster.processes:
             for attempt in list(process.loop.node.handoffs):
                 process.loop.feed(Resend(attempt))
