@@ -14,7 +14,7 @@ from kvfence.sim.process import Setup
 from kvfence.sim.workload import draw_requests
 from kvfence.sim.world import World
 
-SEEDS = 200
+SEEDS = 160
 
 
 def test_no_property_breaks_and_each_sometimes_is_reached() -> None:

@@ -69,6 +69,7 @@ class World:
         self.num_steps = 0
         self._requests: dict[RequestId, SimRequest] = {}
         self._stepper = stepper
+        self._agreed: dict[str, Node] = {}
         self._num_deaths = 0
         self._weights: dict[str, float] = {}
         for request in requests:
@@ -98,10 +99,14 @@ class World:
     @property
     def disagreements(self) -> list[int]:
         """Pages of which a ledger and its node say different things."""
-        found: list[int] = []
         for process in (self.cluster.prefill, self.cluster.decode):
-            found += process.pages.disagreements(properties.held_lots(process.loop.node))
-        return found
+            node = process.loop.node
+            if self._agreed.get(process.role) is not node:  # pages move only in steps
+                found = process.pages.disagreements(properties.held_lots(node))
+                if found:
+                    return found
+                self._agreed[process.role] = node
+        return []
 
     @property
     def wrong_reads(self) -> list[WrongRead]:
@@ -204,6 +209,8 @@ class World:
 
     def _chores(self) -> Iterator[Action]:
         """What drivers do from time to time: tell the floor, say again what is unanswered."""
+        if not self.setup.faults.chores:
+            return
         yield Action("chores", self._move_floors)
         for process in self.cluster.processes:
             attempts = list(process.loop.node.handoffs)
@@ -267,10 +274,10 @@ class World:
             self.cluster.deliver(replace(flight, envelope=replace(flight.envelope, message=message)))
 
     def _people(self) -> Iterator[Action]:
-        gateway = self.cluster.gateway
-        for request in list(gateway.open):
+        gateway, faults = self.cluster.gateway, self.setup.faults
+        for request in list(gateway.open) if faults.cancel else ():
             yield Action("cancel", lambda r=request: gateway.leave(r))  # type: ignore[misc]
-        for process in self.cluster.processes:
+        for process in self.cluster.processes if faults.deadline else ():
             for attempt in sorted(process.timers):
                 yield Action("deadline", lambda p=process, a=attempt: p.deadline(a))  # type: ignore[misc]
 
