@@ -1,11 +1,11 @@
-"""What the fence costs: in a pass, in a whole server beside one without it, and at sizes this host cannot serve.
+"""What the fence costs: in a pass, in a whole server with and without it, and at sizes this host cannot serve.
 
     python benchmarks/fence.py [--json] [--quick]
 
 1. Microseconds of each guard and step of one decode pass, at 1, 4 and 16 sequences.
-2. A guarded and an unguarded server (no comparison, no digest, no zeroed tail; the protocol's steps are in both), at
+2. A server with its fence and without (no comparison, no digest, no zeroed tail; the protocol's steps are in both), at
    1, 4 and 16 concurrent requests: ratios over interleaved pairs, median with a 95 % percentile-bootstrap interval.
-   Missed only where the whole interval lies below 0.99.
+   Missed only where the whole interval lies below 0.99. CPU seconds of the workers stand beside, unjudged.
 3. Both head comparisons of a pass at large sizes, independent of any model. Goal: 100 us together, 1 % of a step of
    10 ms; where it is passed, the size is said.
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import compare
 import msgspec
-from fencing.servers import Level, compare_servers
+from fencing.server import Level, compare_in_turn
 from fencing.steps import HandOffCost, PassCost, measure_hand_off, measure_passes
 from msgspec import Struct
 
@@ -84,7 +84,7 @@ def measure(*, quick: bool, pairs: int) -> Report:
     passes, hand_off = measure_passes(), measure_hand_off()
     with tempfile.TemporaryDirectory() as folder:
         model = find_model(quick, Path(folder))
-        servers = asyncio.run(compare_servers(model, pairs, QUICK_BUDGET_S if quick else BUDGET_S))
+        servers = asyncio.run(compare_in_turn(model, pairs, QUICK_BUDGET_S if quick else BUDGET_S))
     sizes = compare.measure(QUICK_SIZES if quick else compare.SIZES)
     within = compare.largest_within(sizes)
     machine = Machine(cpu_name(), os.cpu_count() or 1, platform.python_version(), load_before, os.getloadavg()[0])
@@ -133,12 +133,15 @@ def show(report: Report) -> None:
         f"us a page handed over: seal {each.seal_us:.1f} (zero-tail, digest), verify {each.verify_us:.1f} "
         f"(stamp-at-adopt, digest-matches); one guard asked in step: {each.ask_us:.2f}"
     )
-    print("\nconcurrent  pairs  tokens   tokens/s  inter-token ms   throughput ratio        inter-token ratio")
+    print(
+        "\nconcurrent  pairs  tokens  tokens/s  inter-token ms  throughput ratio      inter-token ratio     CPU ratio"
+    )
     for level in report.servers:
-        ratios = [f"{r.median:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in (level.throughput, level.inter_token)]
+        intervals = (level.throughput, level.inter_token, level.cpu)
+        ratios = "  ".join(f"{r.median:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in intervals)
         print(
-            f"{level.concurrency:>10}  {level.pairs:>5}  {level.num_new:>6}  {level.guarded_tokens_per_s:>9.1f}  "
-            f"{level.guarded_inter_token_ms:>14.2f}   {ratios[0]:<22}  {ratios[1]}"
+            f"{level.concurrency:>10}  {level.pairs:>5}  {level.num_new:>6}  {level.tokens_per_s:>8.1f}  "
+            f"{level.inter_token_ms:>14.2f}  {ratios}"
         )
     print("\nboth comparisons     pages    warm us    cold us   of a 10 ms step")
     for size in report.sizes:
