@@ -19,7 +19,12 @@ LIGHT_PACKAGES = (
     "kvfence.audit", "kvfence.cli",
 )  # fmt: skip
 # Modules of those packages that belong to an extra all the same.
-NOT_LIGHT = ("kvfence.driver.numpy_ledger", "kvfence.cli.compose", "kvfence.cli.demo")
+NOT_LIGHT = (
+    "kvfence.driver.numpy_ledger",
+    "kvfence.cli.compose",
+    "kvfence.cli.demo",
+    "kvfence.cli.incident_stage",
+)
 
 BLOCK = f"""
 import sys

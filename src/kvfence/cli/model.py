@@ -20,7 +20,7 @@ def fetch(json: Annotated[bool, typer.Option("--json", help="One JSON document o
     from kvfence.models.bundled import embedded_model
 
     with progress("embedded model") as report:
-        path = embedded_model(report)
+        path = embedded_model(report, full_check=True)
     if json:
         print_json({"path": str(path)})
     else:

@@ -19,7 +19,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="checkpoint folder or hub id; empty: the embedded model")] = ""
     name: Annotated[str, Meta(description="name in the API; empty: the checkpoint's own")] = ""
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"], Meta(description="auto: bfloat16, float32 for greedy equality checks")
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="auto: bfloat16 where the processor computes it natively, else float32"),
     ] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where present")] = "auto"
     context: Annotated[str, Meta(description="tokens, or auto: the largest that both pools hold")] = ""

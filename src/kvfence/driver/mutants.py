@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kvfence.driver.loop import Rewrite
 from kvfence.protocol.admission import Capacity, prefill_fit
 from kvfence.protocol.events import Event, Received
-from kvfence.protocol.messages import Dispatch, Drained, EndReason, Unknown
+from kvfence.protocol.messages import Dispatch, EndReason
 
 INCIDENT_LACKS = (
     "fits@gateway",
@@ -38,10 +38,3 @@ def placeholder_on_refusal(capacity: Capacity) -> Rewrite:
         return Received(placeholder, EndReason.DOES_NOT_FIT)
 
     return rewrite
-
-
-def unknown_as_drained(event: Event) -> Event:
-    """Take a sender's *unknown* for *drained*. Source: completions counted, not proven."""
-    if isinstance(event, Received) and isinstance(event.envelope.message, Unknown):
-        return Received(replace(event.envelope, message=Drained(event.envelope.message.attempt)))
-    return event

@@ -119,13 +119,16 @@ def _write_weights(path: Path, reader: Any, fields: dict[str, Any], progress: Ca
     heads = {"attn_q": fields["llama.attention.head_count"], "attn_k": fields["llama.attention.head_count_kv"]}
     with path.open("wb") as file:
         file.write(_header(reader.tensors))
-        for done, tensor in enumerate(reader.tensors):
+        total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
+        done = 0
+        for tensor in reader.tensors:
             values = gguf.dequantize(tensor.data, tensor.tensor_type)
             kind = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
             if kind in heads:
                 values = unpermute(values, heads[kind])
             file.write(round_to_bfloat16(values).tobytes())
-            progress(done + 1, len(reader.tensors))
+            done += int(tensor.n_bytes)
+            progress(done, total)
 
 
 def _header(tensors: list[Any]) -> bytes:

@@ -72,12 +72,14 @@ class Tokenizer:
         return self._facts.eos_token_ids
 
     def encode(self, text: str, num_tokens_max: int, *, add_special: bool = False) -> list[int]:
-        """Tokenise, stopping once the text is known to be too long.
+        """Tokenise, stopping once the text is known to be too long; lone surrogates count as question marks.
 
         Returns:
             The ids; or, where there are more than ``num_tokens_max``, just ``num_tokens_max + 1`` ids,
             which say no more than that.
         """
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()
         if len(text) > SLICE_CHARS:
             begun = self._encode_beginning(text, num_tokens_max)
             if len(begun) > num_tokens_max:

@@ -44,7 +44,7 @@ def give_up(
     node = release(turn, node, handoff.own)
     if handoff.prefill in node.lives.peers:
         turn.do(Send(handoff.prefill, Abort(attempt)))
-    turn.do(_ended(ended))
+    _tell_end(turn, node, ended)
     if remote.serial in node.pool.quarantined:
         return node
     return put(node, advance(ended, DecodePhase.CLOSED))
@@ -65,14 +65,16 @@ def end_running(turn: Turn, node: DecodeNode, *handoffs: DecodeHandoff) -> Decod
 
 
 def _close(turn: Turn, node: DecodeNode, *handoffs: DecodeHandoff) -> DecodeNode:
-    turn.do(*(_ended(handoff) for handoff in handoffs))
+    for handoff in handoffs:
+        _tell_end(turn, node, handoff)
     return put(node, *(replace(advance(handoff, DecodePhase.CLOSED), own=()) for handoff in handoffs))
 
 
-def _ended(handoff: DecodeHandoff) -> Send:
+def _tell_end(turn: Turn, node: DecodeNode, handoff: DecodeHandoff) -> None:
     if handoff.ending is None:
         raise LocalProtocolError("an end has a reason")
-    return Send(handoff.attempt.gateway, Ended(handoff.attempt, handoff.ending, handoff.num_emitted))
+    if handoff.attempt.gateway in node.lives.peers:
+        turn.do(Send(handoff.attempt.gateway, Ended(handoff.attempt, handoff.ending, handoff.num_emitted)))
 
 
 def on_peer_gone(turn: Turn, node: DecodeNode, peer: Incarnation, *, reaped: bool) -> DecodeNode:

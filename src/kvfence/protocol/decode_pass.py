@@ -24,18 +24,24 @@ def on_pass_began(turn: Turn, node: DecodeNode, event: PassBegan) -> DecodeNode:
     taking: list[DecodeHandoff] = []
     node = replace(node, last_pass=event.id)
     for attempt in sorted(event.attempts, key=lambda a: node.handoffs[a].order):
+        if not _is_running(node, attempt):
+            continue  # preempted for an older one: it may not ask for room any more
         num_pages = wanted.get(attempt, 0)
-        if num_pages > node.pool.num_free:
-            node = _make_room(turn, node, attempt, num_pages)
-        handoff = node.handoffs.get(attempt)
-        if handoff is None or handoff.phase is not DecodePhase.RUNNING or num_pages > node.pool.num_free:
-            continue  # preempted, or the oldest: it waits
+        node = _make_room(turn, node, attempt, num_pages)
+        if num_pages > node.pool.num_free or not _is_running(node, attempt):
+            continue  # the oldest waits, any other has given way
+        handoff = node.handoffs[attempt]
         if num_pages:
             node, handoff = _grow(turn, node, handoff, num_pages)
         taking.append(replace(handoff, passes=handoff.passes | {event.id}))
     attempts = tuple(handoff.attempt for handoff in taking)
     turn.do(RunPass(event.id, attempts))
     return replace(put(node, *taking), passes={**node.passes, event.id: attempts}) if taking else node
+
+
+def _is_running(node: DecodeNode, attempt: AttemptId) -> bool:
+    handoff = node.handoffs.get(attempt)
+    return handoff is not None and handoff.phase is DecodePhase.RUNNING
 
 
 def _require_running(node: DecodeNode, attempts: tuple[AttemptId, ...]) -> None:

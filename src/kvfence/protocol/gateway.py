@@ -142,11 +142,7 @@ def on_tokens(turn: Turn, node: GatewayNode, event: TokensArrived) -> GatewayNod
         and handoff.phase is not GatewayPhase.OFFERED
     )
     if not turn.ask("attempt-is-current", event.attempt, current) or handoff is None:
-        if handoff is None:
-            turn.do(Send(event.sender, Cancel(event.attempt)))
-        elif event.first_index > handoff.num_emitted:
-            return _give_up(turn, node, handoff, EndReason.WORKER_LOST)  # some are lost: the stream cannot go on
-        return node
+        return _drop(turn, node, handoff, event)
     if handoff.phase is GatewayPhase.DISPATCHED:
         handoff = advance(handoff, GatewayPhase.STREAMING)
     handoff = replace(handoff, num_emitted=handoff.num_emitted + event.num_tokens)
@@ -154,6 +150,21 @@ def on_tokens(turn: Turn, node: GatewayNode, event: TokensArrived) -> GatewayNod
         return _cancel_now(turn, put(node, handoff), handoff)
     turn.do(Deliver(handoff.request, handoff.attempt, event.num_tokens))
     return put(node, handoff)
+
+
+def _drop(turn: Turn, node: GatewayNode, handoff: GatewayHandoff | None, event: TokensArrived) -> GatewayNode:
+    """Tokens nobody waits for: their decode is told to stop. Where some before them are lost, the client hears so."""
+    if handoff is None:
+        turn.do(Send(event.sender, Cancel(event.attempt)))
+        return node
+    if event.sender != handoff.decode:
+        return node
+    if handoff.cancelled:
+        settled = handoff.phase is not GatewayPhase.DISPATCHED
+        return _cancel_now(turn, node, handoff if settled else advance(handoff, GatewayPhase.STREAMING))
+    if event.first_index > handoff.num_emitted:
+        return _give_up(turn, node, handoff, EndReason.WORKER_LOST)
+    return node
 
 
 def on_ended(turn: Turn, node: GatewayNode, sender: Incarnation, message: Ended) -> GatewayNode:

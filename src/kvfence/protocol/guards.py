@@ -15,12 +15,17 @@ Place = Literal["gateway", "prefill", "decode"]
 
 
 class Guard(Struct, frozen=True):
-    """One guard. ``fault``: what goes wrong without it (and without ``alone``)."""
+    """One guard. ``fault``: what goes wrong without it (and without ``alone``).
+
+    ``redundant``: the guards that, when on, make its removal show nowhere; empty where removing it alone already
+    breaks safety or a property of its own.
+    """
 
     name: str
     fault: str
     places: tuple[Place, ...]
     alone: tuple[str, ...] = ()
+    redundant: tuple[str, ...] = ()
 
 
 _ALL: tuple[Guard, ...] = (
@@ -28,50 +33,44 @@ _ALL: tuple[Guard, ...] = (
         "fits",
         "a prompt larger than the context, the prefill pool or the decode pool",
         ("gateway", "prefill", "decode"),
-        ("refusal-is-final", "count-matches", "stamp-at-adopt", "stamp-at-read"),
     ),
     Guard(
         "refusal-is-final",
         "a refused request drained as a placeholder",
         ("prefill",),
-        ("fits@gateway", "count-matches", "stamp-at-adopt", "stamp-at-read"),
+        ("fits@gateway", "count-matches", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
     ),
     Guard(
         "count-matches",
         "fewer or more tokens transferred than offered",
         ("decode",),
-        ("fits@gateway", "refusal-is-final", "stamp-at-adopt", "stamp-at-read"),
+        ("fits@gateway", "refusal-is-final", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
+        redundant=("stamp-at-adopt",),
     ),
     Guard(
         "attempt-is-current",
         "stale, duplicated or reordered messages",
         ("gateway", "prefill", "decode"),
-        ("stamp-at-adopt", "stamp-at-read", "digest-matches", "count-matches"),
+        ("count-matches", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
     ),
-    Guard("peer-is-current", "messages of a former life", ("gateway", "prefill", "decode"), ("attempt-is-current",)),
+    Guard("peer-is-current", "messages of a former life", ("gateway", "prefill", "decode")),
     Guard(
         "stamp-at-adopt",
         "pages reserved but never written; a reference to re-used pages",
         ("decode",),
-        ("fits@gateway", "refusal-is-final", "count-matches", "stamp-at-read"),
+        ("fits@gateway", "refusal-is-final", "count-matches", "stamp-at-read", "digest-matches"),
+        redundant=("digest-matches",),
     ),
-    Guard(
-        "stamp-at-read",
-        "a late or misdirected write into a page in use",
-        ("prefill", "decode"),
-        ("drain-or-fence", "quarantine-on-revoke"),
-    ),
-    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",), ("hold-source",)),
+    Guard("stamp-at-read", "a late or misdirected write into a page in use", ("prefill", "decode")),
+    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",)),
     Guard("layout-agrees", "dtype, heads, page size, parallelism or digest name differ", ("prefill", "decode")),
-    Guard("quarantine-on-revoke", "a write in flight when the holder goes", ("decode",), ("stamp-at-read",)),
+    Guard("quarantine-on-revoke", "a write in flight when the holder goes", ("decode",)),
     Guard("quarantine-on-mismatch", "a page freed although a stray writer is active", ("prefill", "decode")),
-    Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("prefill", "decode"), ("stamp-at-read",)),
-    Guard(
-        "hold-source", "prefill re-uses a page before the posted write has read it", ("prefill",), ("digest-matches",)
-    ),
-    Guard("pass-ended", "a stale forward pass writes a freed page", ("prefill", "decode"), ("stamp-at-read",)),
-    Guard("tombstone", "an abort that overtakes its dispatch", ("prefill", "decode"), ("stamp-at-read",)),
-    Guard("fence-on-start", "writes of a former life", ("decode",), ("stamp-at-adopt", "stamp-at-read")),
+    Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("prefill", "decode")),
+    Guard("hold-source", "prefill re-uses a page before the posted write has read it", ("prefill",)),
+    Guard("pass-ended", "a stale forward pass writes a freed page", ("prefill", "decode")),
+    Guard("tombstone", "an abort that overtakes its dispatch", ("prefill", "decode")),
+    Guard("fence-on-start", "writes of a former life", ("decode",)),
     Guard("batch-bound", "an unbounded tail of writes after one time-out", ("prefill",)),
     Guard("settle-before-cancel", "a client's disconnect cutting an active transfer", ("gateway",)),
     Guard("zero-tail", "stale slots behind the last valid token", ("prefill",)),

@@ -4,8 +4,8 @@ Not for: what a worker does (``worker.py``).
 """
 
 import asyncio
-import contextlib
 import ctypes
+import os
 import signal
 import socket
 import sys
@@ -24,6 +24,8 @@ from kvfence.models.executor import Executor
 from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start, describe
 from kvfence.runtime.worker import Worker
 
+LIFELINE_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
+
 Build = Callable[[Begin, "Lifeline[Order]", Executor, MemoryFile], Worker[Any]]
 
 
@@ -38,12 +40,13 @@ Load = Callable[[Begin], Model]
 
 
 def load_model(begin: Begin) -> Model:
-    """Load the checkpoint that the orders name; torch and transformers are imported here and not before."""
+    """Load the checkpoint that the orders name; torch and transformers are imported once it has been looked at."""
+    settings, path = begin.settings, Path(begin.model_path)
+    family = read_facts(path).family
     from kvfence.models.transformer import ExecutorSpec, load_executor
 
-    settings, path = begin.settings, Path(begin.model_path)
     spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
-    return Model(load_executor(path, spec), read_facts(path).family)
+    return Model(load_executor(path, spec), family)
 
 
 def run_worker(build: Build, load: Load = load_model) -> None:
@@ -51,8 +54,16 @@ def run_worker(build: Build, load: Load = load_model) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor ends us in order
     sock = socket.socket(fileno=int(sys.argv[1]))
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    status = 0
+    try:
         asyncio.run(_live(build, load, sock))
+    except LIFELINE_ENDED:
+        pass
+    except SystemExit as end:
+        status = int(end.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # taking torch down in order takes seconds, and nothing of this process is to be kept
 
 
 def die_with_parent() -> None:
@@ -132,7 +143,7 @@ async def _serve(worker: Worker[Any]) -> None:
             worker.start(order.capacity)
             for part in (worker.obey(), worker.listen(), worker.beat(), worker.work()):
                 tasks.create_task(part)
-    except* EOFError:
+    except* LIFELINE_ENDED:
         pass
     finally:
         worker.recorder.close()

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.invariant import require
 from kvfence.core.layout import KVLayout
 from kvfence.core.pages import PageState
 from kvfence.driver.loop import NodeLoop
@@ -25,6 +26,7 @@ from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import DeadlinePassed, Event, PeerGone, PeerUp
 from kvfence.protocol.messages import Ended, Envelope, Failed, Sent
 from kvfence.protocol.prefill import PrefillNode
+from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
@@ -64,6 +66,7 @@ class Worker(ABC, Generic[N]):
         self.loop: NodeLoop[N]
         self.resender: Resender
         self.tasks: asyncio.TaskGroup
+        self._checked: N | None = None
 
     @property
     def incarnation(self) -> Incarnation:
@@ -174,10 +177,20 @@ class Worker(ABC, Generic[N]):
     async def beat(self) -> None:
         """Report every half second, and repeat what is unanswered."""
         while True:
+            self._check_ledger()
             self.lifeline.send(self._beat())
             self.resender.tick(time.monotonic(), self.unanswered())
             self.recorder.flush()
             await asyncio.sleep(BEAT_S)
+
+    def _check_ledger(self) -> None:
+        """Require, whenever idle, that the node's lots and its page table say the same (``ledger-agrees``)."""
+        node, ledger = self.loop.node, self.loop.ledger
+        if node is self._checked or ledger is None or self._num_open():
+            return
+        wrong = ledger.disagreements(held_lots(node))
+        require(not wrong, f"{self.begin.role}'s node and page table disagree about pages {wrong[:8]}")
+        self._checked = node
 
     def _beat(self) -> Beat:
         ledger, pool = self.loop.ledger, self.loop.node.pool

@@ -9,7 +9,7 @@ from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, Incarnation, Reque
 from kvfence.core.tags import PageTag
 from kvfence.driver.loop import Stepper
 from kvfence.protocol.decode_state import DecodeNode, start_decode
-from kvfence.protocol.events import Event, PeerGone, PeerUp, Received, SessionRebuilt
+from kvfence.protocol.events import Event, FloorMoved, PeerGone, PeerUp, Received, SessionRebuilt, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import EndReason, Envelope, Message
@@ -108,6 +108,21 @@ class Cluster:
 
     def _at(self, role: str) -> AnyProcess:
         return next(process for process in self.processes if process.role == role)
+
+    def deliver_token(self, *, keep: bool = False) -> None:
+        """Hand the oldest token to its gateway; with ``keep`` it stays and comes once more."""
+        tokens = self.decode.tokens
+        arrived: TokensArrived = tokens[0] if keep else tokens.pop(0)
+        gateway = self.gateway
+        if arrived.attempt.gateway == gateway.incarnation:
+            gateway.loop.feed(arrived)
+
+    def move_floors(self) -> None:
+        """Tell both workers the gateway's floor."""
+        gateway = self.gateway
+        floor = FloorMoved(gateway.incarnation, gateway.loop.node.floor)
+        self.prefill.loop.feed(floor)
+        self.decode.loop.feed(floor)
 
     # ---- deaths and fences
 

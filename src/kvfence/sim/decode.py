@@ -10,6 +10,7 @@ from kvfence.driver.loop import Stepper
 from kvfence.protocol.commands import FIRST_TOKEN, Adopt, Command, Emit, Grew, RunPass, Send, Stop, Verify
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import Event, PassBegan, PassEnded, TokensArrived, Verified
+from kvfence.protocol.lots import Pool
 from kvfence.protocol.messages import EndReason, Grant
 from kvfence.protocol.transitions import DecodePhase
 from kvfence.sim.memory import Memory, PagePicture
@@ -57,6 +58,7 @@ class Decode(Process[DecodeNode]):
         self.pictures: dict[AttemptId, list[tuple[PagePicture, ...]]] = {}
         self._taken: tuple[AttemptId, ...] = ()
         self._ended: DecodePass | None = None
+        self._short: tuple[Pool, set[AttemptId]] | None = None
         super().__init__(around, node, send, stepper)
 
     def execute(self, command: Command) -> Iterable[Event] | None:
@@ -93,7 +95,7 @@ class Decode(Process[DecodeNode]):
                 yield Action("decode-end", lambda p=pass_id: self.end_pass(p))  # type: ignore[misc]
             else:
                 yield Action("decode-read", lambda p=pass_id: self.read_pass(p))  # type: ignore[misc]
-        if not self.passes and self._ready():
+        if not self.passes and self._ready() and self._short != (self.loop.node.pool, set(self.sequences)):
             yield Action("decode-begin", self.begin_pass)
 
     # ---- verification and adoption
@@ -154,10 +156,13 @@ class Decode(Process[DecodeNode]):
 
     def begin_pass(self) -> None:
         """Ask for a pass, grow what needs it, compare heads."""
-        attempts = self.around.some(self._ready())
+        ready, pool = self._ready(), self.loop.node.pool
+        attempts = self.around.some(ready)
         grow = tuple((a, 1) for a in attempts if self._position(self.sequences[a]) >= len(self.sequences[a].rows))
         pass_id = PassId(self.loop.node.last_pass + 1)
         self.loop.feed(PassBegan(pass_id, tuple(attempts), grow))
+        if not self._taken and len(attempts) == len(ready) and self.loop.node.pool is pool:
+            self._short = (pool, set(self.sequences))  # none can grow before a page comes back or another can go
         if self._taken:
             taking = {a: self.sequences[a] for a in self._taken}
             self.passes[pass_id] = DecodePass(taking, {a: self._bad(s) for a, s in taking.items()})

@@ -13,6 +13,7 @@ class Faults(Struct, frozen=True):
     Writes: ``corrupt``, ``misdirect``, ``stall`` (its batch is given up while bytes may still land), ``tear``
     (stopped for ever). People and time: ``cancel``, ``deadline``. Processes: ``kill_prefill``, ``kill_decode``,
     ``kill_gateway``, ``rebuild_session``. ``reap_late``: a killed writer lives on for a while.
+    ``chores``: drivers say again what is unanswered and tell floors while work goes on (at rest they always do).
     Set-up: ``unzeroed`` tails, ``former_writes`` outstanding at start, ``layout_drift`` between the roles.
     """
 
@@ -29,6 +30,7 @@ class Faults(Struct, frozen=True):
     kill_decode: float = 0
     kill_gateway: float = 0
     rebuild_session: float = 0
+    chores: float = 0
     reap_late: bool = False
     unzeroed: bool = False
     former_writes: int = 0
@@ -52,6 +54,7 @@ EVERYTHING = Faults(
     kill_decode=0.005,
     kill_gateway=0.005,
     rebuild_session=0.02,
+    chores=0.05,
     reap_late=True,
     former_writes=3,
 )

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from kvfence.core.ids import RequestId
+from kvfence.core.ids import Incarnation, RequestId
 from kvfence.driver.loop import Stepper
-from kvfence.protocol.commands import Command, Deliver, Finish, Resubmitted, Send
+from kvfence.protocol.commands import Command, Deliver, Finish, Send
 from kvfence.protocol.events import ClientGone, Event, Submit
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.messages import EndReason, Offer
@@ -33,10 +33,10 @@ class Gateway(Process[GatewayNode]):
         self.leaving: list[RequestId] = []
         self._finish = finish
 
-    def submit(self, request: SimRequest, prefill: str, decode: str) -> None:
+    def submit(self, request: SimRequest, prefill: Incarnation, decode: Incarnation) -> None:
         """Take a client's request."""
         self.open[request.id] = request
-        event = Submit(request.id, request.num_tokens, request.max_tokens, prefill, decode, DEADLINE_NS)  # type: ignore[arg-type]
+        event = Submit(request.id, request.num_tokens, request.max_tokens, prefill, decode, DEADLINE_NS)
         self.loop.feed(event)
 
     def leave(self, request: RequestId) -> None:
@@ -61,5 +61,3 @@ class Gateway(Process[GatewayNode]):
             case Finish(request=request, reason=reason):
                 self.open.pop(request, None)
                 self._finish(request, reason)
-            case Resubmitted():
-                pass

@@ -21,28 +21,27 @@ class Landing:
         self.around = around
         self.changed_sources: list[str] = []
         self.closed_sessions: set[str] = set()
-        self._drawn: set[int] = set()
 
     def actions(self, decode: Decode) -> Iterator[Action]:
         """Give every write's next part."""
         self.around.writes = [write for write in self.around.writes if not write.ended]
         for write in self.around.writes:
-            self._draw_faults(write, len(decode.memory))
+            self._draw_faults(write, decode)
             if not write.stalled:
                 yield Action("land", lambda w=write: self.land(w, decode))  # type: ignore[misc]
 
-    def _draw_faults(self, write: PageWrite, num_pages: int) -> None:
+    def _draw_faults(self, write: PageWrite, decode: Decode) -> None:
         rng, faults = self.around.rng, self.around.setup.faults
-        if rng is None or id(write) in self._drawn or self.around.calm:
+        if rng is None or write.drawn or self.around.calm:
             return
-        self._drawn.add(id(write))
+        write.drawn = True
         write.corrupt = rng.random() < faults.corrupt
-        write.stalled = rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT
-        if write.stalled:
+        if rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT:
             write.stops_at = rng.randrange(PARTS)
         if rng.random() < faults.misdirect:
             write.misdirected = True
-            write.target.page = rng.randrange(num_pages)
+            in_use = sorted({row.page for sequence in decode.sequences.values() for row in sequence.rows})
+            write.target.page = rng.choice(in_use or range(len(decode.memory)))
 
     def land(self, write: PageWrite, decode: Decode, parts: int = 1) -> None:
         """Land the next parts of a write, or refuse it where the transport can."""

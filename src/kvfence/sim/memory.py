@@ -81,8 +81,8 @@ class Memory:
 class PageWrite:
     """One page of a posted batch on its way; it reads its source only as it lands.
 
-    ``source_tag``: the use of the source page it was posted for. ``grant_serial``: the use of the destination.
-    ``misdirected``: a fault sent it elsewhere. ``stalled``: it does not go on by itself.
+    ``source_tag``: the use of the source page it was posted for. ``drawn``: its faults have been chosen.
+    ``misdirected``: a fault sent it elsewhere. ``stops_at``: the part before which it stops for ever.
     """
 
     def __init__(self, attempt: AttemptId, batch: BatchId, target: "Target", source: Cell) -> None:
@@ -92,11 +92,16 @@ class PageWrite:
         self.source = source
         self.source_tag = source.head
         self.next_part = 0
+        self.drawn = False
         self.misdirected = False
         self.corrupt = False
-        self.stalled = False
-        self.stops_at = 0
+        self.stops_at: int | None = None
         self.refused = False
+
+    @property
+    def stalled(self) -> bool:
+        """Does it go on only when somebody makes it?"""
+        return self.stops_at is not None and self.next_part >= self.stops_at
 
     @property
     def ended(self) -> bool:

@@ -39,6 +39,7 @@ class Setup(Struct, frozen=True):
 
     ``seed``: None runs everything as soon as it can, in order; a number draws the order and the faults.
     ``rewrites``: mistakes of the prefill engine (``driver/mutants.py``).
+    ``engine_pages``: what the prefill engine takes of one prompt where that is less than its pool, unknown to others.
     ``checked``: check every property after every step.
     """
 
@@ -51,6 +52,7 @@ class Setup(Struct, frozen=True):
     chunk_pages: int = 2
     concurrency: int = 4
     rewrites: tuple[Rewrite, ...] = ()
+    engine_pages: int | None = None
     checked: bool = True
 
 

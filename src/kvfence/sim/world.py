@@ -6,24 +6,23 @@ every property of ``protocol/properties.py`` is checked after every step, and ``
 Not for: deciding anything that nodes decide. A world only chooses what happens next.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from kvfence.core.ids import RequestId
 from kvfence.driver.loop import Stepper
 from kvfence.protocol import properties
-from kvfence.protocol.admission import Fit, fits
-from kvfence.protocol.events import Event, FloorMoved, Resend, TokensArrived
+from kvfence.protocol.admission import fits
+from kvfence.protocol.events import Event, Resend
 from kvfence.protocol.guards import Rules
-from kvfence.protocol.messages import EndReason, Sent
+from kvfence.protocol.messages import EndReason
 from kvfence.protocol.step import Node, Step, step
-from kvfence.protocol.transitions import DecodePhase, Fence
+from kvfence.protocol.transitions import Fence
 from kvfence.sim.cluster import Cluster
-from kvfence.sim.faults import Faults
 from kvfence.sim.memory import PagePicture
+from kvfence.sim.mishaps import FAULT_KINDS, Mishaps
 from kvfence.sim.oracle import Oracle, WrongRead
 from kvfence.sim.process import Action, Setup, Surroundings
 from kvfence.sim.workload import SimRequest
@@ -36,9 +35,6 @@ ROUNDS_MAX = 60
 
 WINDOW = 8
 """How far messages overtake each other."""
-
-DEATHS_MAX = 4
-"""How many processes die in one run."""
 
 
 class Answer(Struct, frozen=True):
@@ -60,18 +56,29 @@ class World:
     def __init__(self, setup: Setup, requests: Iterable[SimRequest], stepper: Stepper = step) -> None:
         self.setup = setup
         self.around = Surroundings(setup)
-        self.waiting = list(requests)
+        self.waiting: list[SimRequest] = []
         self.answers: dict[RequestId, Answer] = {}
-        self.ends: dict[RequestId, list[EndReason]] = {request.id: [] for request in self.waiting}
-        self.misfits = {r.id for r in self.waiting if not all(f.holds for f in _sums(setup, r))}
+        self.ends: dict[RequestId, list[EndReason]] = {}
+        self.misfits: set[RequestId] = set()
         self.broken: dict[str, int] = {}
         self.reached: set[str] = set()
         self.num_steps = 0
-        self._requests = {request.id: request for request in self.waiting}
+        self._requests: dict[RequestId, SimRequest] = {}
         self._stepper = stepper
-        self._num_deaths = 0
+        self._agreed: dict[str, Node] = {}
         self._weights: dict[str, float] = {}
+        for request in requests:
+            self.add(request)
         self.cluster = Cluster(self.around, self._step, self._finish)
+        self._mishaps = Mishaps(self.around, self.cluster)
+
+    def add(self, request: SimRequest) -> None:
+        """Let one more client ask."""
+        self.waiting.append(request)
+        self._requests[request.id] = request
+        self.ends[request.id] = []
+        if not _runs(self.setup, request):
+            self.misfits.add(request.id)
 
     # ---- what a driver of the whole knows (properties.World) ----
 
@@ -88,10 +95,14 @@ class World:
     @property
     def disagreements(self) -> list[int]:
         """Pages of which a ledger and its node say different things."""
-        found: list[int] = []
         for process in (self.cluster.prefill, self.cluster.decode):
-            found += process.pages.disagreements(properties.held_lots(process.loop.node))
-        return found
+            node = process.loop.node
+            if self._agreed.get(process.role) is not node:  # pages move only in steps
+                found = process.pages.disagreements(properties.held_lots(node))
+                if found:
+                    return found
+                self._agreed[process.role] = node
+        return []
 
     @property
     def wrong_reads(self) -> list[WrongRead]:
@@ -124,26 +135,31 @@ class World:
         """Run until nothing is left to happen."""
         rng = self.around.rng
         for _ in range(ACTIONS_MAX):
-            actions = [*self._work(), *self._faults()]
-            if not self._goes_on(actions):
+            work = list(self._work())
+            if not work:
                 break
             if rng is None:
-                self._do(actions[0])
-            else:
-                self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
+                self._do(work[0])
+                continue
+            actions = [*work, *self._mishaps.actions()]
+            self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
         self._rest()
         self._check(at_rest=True)
         return self
 
-    def _goes_on(self, actions: list[Action]) -> bool:
-        return any(action.kind not in _FAULT_KINDS for action in actions)
+    def advance(self) -> bool:
+        """Do the most urgent thing that goes right; False where nothing is left."""
+        action = next(self._work(), None)
+        if action is not None:
+            self._do(action)
+        return action is not None
 
     def _weight(self, kind: str) -> float:
         """Each seed draws its own bias, so that different runs go to different places."""
         if kind not in self._weights:
             rng = self.around.rng
             drawn = rng.choice((0.05, 0.3, 1.0, 4.0)) if rng is not None else 1.0
-            fault = kind in _FAULT_KINDS
+            fault = kind in FAULT_KINDS
             self._weights[kind] = getattr(self.setup.faults, kind) * (drawn > 0.1) if fault else drawn
         return self._weights[kind]
 
@@ -174,16 +190,16 @@ class World:
         for number in range(min(WINDOW, len(cluster.network.flights))):
             yield Action("deliver", lambda n=number: cluster.deliver(cluster.network.take(n)))  # type: ignore[misc]
         if cluster.decode.tokens:
-            yield Action("token", self._deliver_token)
-        yield from cluster.landing.actions(cluster.decode)
-        for process in cluster.processes:
-            yield from process.actions()
-        if cluster.gateway.leaving:
-            yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
+            yield Action("token", cluster.deliver_token)
         if not cluster.start_is_fenced:
             yield Action("fence-start", cluster.fence_start)
         elif self.waiting and len(cluster.gateway.open) < self.setup.concurrency:
             yield Action("submit", self._submit)
+        if cluster.gateway.leaving:
+            yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
+        yield from cluster.landing.actions(cluster.decode)
+        for process in cluster.processes:
+            yield from process.actions()
         if cluster.dying:
             yield Action("reap", cluster.reap)
 
@@ -191,78 +207,10 @@ class World:
         cluster = self.cluster
         cluster.gateway.submit(self.waiting.pop(0), cluster.prefill.incarnation, cluster.decode.incarnation)
 
-    def _deliver_token(self, *, keep: bool = False) -> None:
-        tokens = self.cluster.decode.tokens
-        arrived: TokensArrived = tokens[0] if keep else tokens.pop(0)
-        gateway = self.cluster.gateway
-        if arrived.attempt.gateway == gateway.incarnation:
-            gateway.loop.feed(arrived)
-
     def _finish(self, request: RequestId, reason: EndReason) -> None:
         self.ends[request].append(reason)
         delivered = self.cluster.gateway.delivered.get(request, 0)
         self.answers[request] = Answer(self._requests[request], reason, delivered)
-
-    def _faults(self) -> Iterator[Action]:
-        """Everything that can go wrong now and has a weight."""
-        for action in chain(self._network_faults(), self._people(), self._process_faults()):
-            if getattr(self.setup.faults, action.kind) > 0:
-                yield action
-
-    def _network_faults(self) -> Iterator[Action]:
-        network = self.cluster.network
-        if network.flights:
-            yield Action("lose", lambda: _ignore(network.take(self._any(len(network.flights)))))
-            yield Action("duplicate", self._repeat)
-            yield Action("confuse", self._confuse)
-        for (attempt, batch), writes in list(self.cluster.prefill.batches.items()):
-            if not all(write.ended for write in writes) and self.setup.fence is not Fence.AT_RECEIPT:
-                run = lambda a=attempt, b=batch: self.cluster.prefill.give_up_batch(a, b)  # noqa: E731
-                yield Action("stall", run)
-
-    def _repeat(self) -> None:
-        network = self.cluster.network
-        self.cluster.deliver(network.take(self._any(len(network.flights)), keep=True))
-        if self.cluster.decode.tokens:
-            self._deliver_token(keep=True)
-
-    def _confuse(self) -> None:
-        """A completion is taken for that of another open attempt."""
-        flight = next((f for f in self.cluster.network.flights if isinstance(f.envelope.message, Sent)), None)
-        handoffs = self.cluster.decode.loop.node.handoffs.values()
-        others = [h.attempt for h in handoffs if h.phase is DecodePhase.GRANTED]
-        if flight is not None and others:
-            attempt = others[self._any(len(others))]
-            message = replace(flight.envelope.message, attempt=attempt)
-            self.cluster.deliver(replace(flight, envelope=replace(flight.envelope, message=message)))
-
-    def _people(self) -> Iterator[Action]:
-        gateway = self.cluster.gateway
-        for request in list(gateway.open):
-            yield Action("cancel", lambda r=request: gateway.leave(r))  # type: ignore[misc]
-        for process in self.cluster.processes:
-            for attempt in sorted(process.timers):
-                yield Action("deadline", lambda p=process, a=attempt: p.deadline(a))  # type: ignore[misc]
-
-    def _process_faults(self) -> Iterator[Action]:
-        cluster = self.cluster
-        if self._num_deaths >= DEATHS_MAX:
-            return
-        yield Action("kill_prefill", lambda: self._dies(lambda: cluster.kill_prefill(reaped=not self._late())))
-        yield Action("kill_decode", lambda: self._dies(cluster.kill_decode))
-        yield Action("kill_gateway", lambda: self._dies(cluster.kill_gateway))
-        if self.setup.fence is Fence.NEW_SESSION:
-            yield Action("rebuild_session", lambda: self._dies(cluster.rebuild_session))
-
-    def _late(self) -> bool:
-        return self.setup.faults.reap_late and self._any(2) == 0
-
-    def _dies(self, die: Callable[[], None]) -> None:
-        self._num_deaths += 1
-        die()
-
-    def _any(self, number: int) -> int:
-        return self.around.rng.randrange(number) if self.around.rng is not None else 0
 
     # ---- coming to rest ----
 
@@ -280,16 +228,11 @@ class World:
 
     def _drain(self) -> None:
         for _ in range(ACTIONS_MAX):
-            action = next(self._work(), None)
-            if action is None:
+            if not self.advance():
                 return
-            self._do(action)
 
     def _say_again(self) -> None:
-        gateway = self.cluster.gateway
-        floor = FloorMoved(gateway.incarnation, gateway.loop.node.floor)
-        self.cluster.prefill.loop.feed(floor)
-        self.cluster.decode.loop.feed(floor)
+        self.cluster.move_floors()
         for process in self.cluster.processes:
             for attempt in list(process.loop.node.handoffs):
                 process.loop.feed(Resend(attempt))
@@ -320,12 +263,7 @@ class World:
         return passed
 
 
-_FAULT_KINDS = frozenset(Faults.__struct_fields__)
-
-
-def _sums(setup: Setup, request: SimRequest) -> tuple[Fit, ...]:
-    return fits(setup.capacity, request.num_tokens, request.max_tokens)
-
-
-def _ignore(_: object) -> None:
-    return None
+def _runs(setup: Setup, request: SimRequest) -> bool:
+    pages = setup.capacity.num_pages(request.num_tokens)
+    fit = all(sum_.holds for sum_ in fits(setup.capacity, request.num_tokens, request.max_tokens))
+    return fit and (setup.engine_pages is None or pages <= setup.engine_pages)

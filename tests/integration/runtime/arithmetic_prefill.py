@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvfence.core.tags import HEAD_BYTES
+from kvfence.driver.numpy_ledger import NumpyLedger
 from kvfence.protocol.commands import Command, Post
 from kvfence.protocol.events import Event
 from kvfence.runtime import worker
@@ -18,9 +19,12 @@ from kvfence.runtime.process import Model, run_worker
 from tests.integration.runtime.arithmetic import ArithmeticExecutor, arithmetic_views
 from tests.integration.runtime.faults import Fault, FaultFolder
 
+SECRET = "a-prompt-that-nobody-may-see"
+"""What an error of a library might hold."""
+
 
 class FaultyPrefill(PrefillWorker):
-    """Prefill, stopping, hanging, corrupting or misdirecting one write."""
+    """Prefill, stopping, hanging, corrupting, breaking or misdirecting one write."""
 
     def __init__(self, *args: Any) -> None:
         self.faults = FaultFolder.from_environment()
@@ -34,7 +38,7 @@ class FaultyPrefill(PrefillWorker):
     def on_progress(self, page: int, offset: int) -> None:  # type: ignore[override]
         """Let the armed fault happen at its place in its page."""
         fault = self.faults.armed()
-        if fault is None or fault.kind == "misdirect":
+        if fault is None or fault.kind in ("misdirect", "forget"):
             self.num_heads = 0
             return
         self.num_heads += offset == HEAD_BYTES
@@ -50,6 +54,8 @@ class FaultyPrefill(PrefillWorker):
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         while fault.kind == "hang" and self.faults.hangs():
             time.sleep(0.005)
+        if fault.kind == "break":
+            raise RuntimeError(f"a write broke, and its error holds {SECRET}")
         if fault.kind == "corrupt":
             ((_, memory),) = self.transports.values()
             at = page * self.layout.record_bytes + self.layout.offsets[1] + 1003  # an exponent
@@ -62,6 +68,17 @@ class FaultyPrefill(PrefillWorker):
             self.faults.fire(fault.page)
             command = replace(command, destination=(fault.page, *command.destination[1:]))
         return super().carry_out(command)
+
+    def _check_ledger(self) -> None:
+        """Forget a page first, if told so."""
+        fault = self.faults.armed()
+        if fault is not None and fault.kind == "forget":
+            self.faults.fire(0)
+            ledger = self.loop.ledger
+            assert isinstance(ledger, NumpyLedger)
+            ledger._states[0] = 1 - ledger._states[0]
+            self._checked = None
+        super()._check_ledger()
 
 
 def load(begin: Begin) -> Model:

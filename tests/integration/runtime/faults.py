@@ -13,11 +13,11 @@ from msgspec import Struct
 
 FOLDER = "KVFENCE_TEST_FAULTS"
 
-Kind = Literal["stop", "hang", "corrupt", "misdirect"]
+Kind = Literal["stop", "hang", "corrupt", "break", "misdirect", "forget"]
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong with one page write.
+    """What goes wrong, with one page write except for *forget*: then the page table forgets a page's state.
 
     ``after``: part of the record that has landed when it happens; a stop or hang in between tears the page.
     ``nth``: which page write since it was armed. ``page``: where a misdirected write goes instead.

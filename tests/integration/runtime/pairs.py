@@ -45,10 +45,11 @@ class Scene(Struct, frozen=True):
     heartbeat_timeout_s: float = 10.0
     limits: Limits = Limits()
     modules: dict[Role, str] = field(default_factory=PROGRAMS.copy)
-    model: str = "arithmetic"
     context: int = CONTEXT
     dtype: str = "auto"
     trace: bool = True
+    check_capacity: bool = False
+    ready_timeout_s: float = 120.0
 
 
 async def until(what: str, holds: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
@@ -191,7 +192,11 @@ class Pair:
         finally:
             memory.close()
 
-    # ---- traces
+    # ---- log and traces
+
+    def log(self) -> str:
+        """What the supervisor logged."""
+        return (self.faults.path / "log").read_text()
 
     @property
     def trace_folder(self) -> Path:
@@ -209,24 +214,35 @@ class Pair:
 @asynccontextmanager
 async def running_pair(scene: Scene, folder: Path, model_path: str = "") -> AsyncIterator[Pair]:
     """Run a pair in this scene; nothing of it outlives the block."""
+    async with planned_pair(scene, folder, model_path) as pair:
+        await pair.supervisor.start()
+        yield pair
+
+
+@asynccontextmanager
+async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> AsyncIterator[Pair]:
+    """Give a pair that has not been started; nothing of it outlives the block."""
     (folder / "trace").mkdir()
     os.environ[FOLDER] = str(folder)
     os.environ["PYTHONPATH"] = str(ROOT)
     settings = Settings(
         pool=PoolSettings(),
         workers=WorkerSettings(
-            trace=str(folder / "trace") if scene.trace else "", heartbeat_timeout_s=scene.heartbeat_timeout_s
+            trace=str(folder / "trace") if scene.trace else "",
+            ready_timeout_s=scene.ready_timeout_s,
+            heartbeat_timeout_s=scene.heartbeat_timeout_s,
         ),
         limits=scene.limits,
     )
     settings = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, dtype=scene.dtype))
     pages: dict[Role, int] = {"prefill": scene.prefill_pages, "decode": scene.decode_pages}
-    plan = Plan(settings, model_path, scene.rules, pages, scene.context, scene.modules, check_capacity=False)
-    log = (folder / "log").open("w")
+    plan = Plan(
+        settings, model_path, scene.rules, pages, scene.context, scene.modules, check_capacity=scene.check_capacity
+    )
+    log = (folder / "log").open("w", buffering=1)
     supervisor = Supervisor(plan, structlog.wrap_logger(structlog.PrintLogger(log)))
     pair = Pair(supervisor, FaultFolder(folder), scene)
     try:
-        await supervisor.start()
         yield pair
     finally:
         pair.faults.let_go()

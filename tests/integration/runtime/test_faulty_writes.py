@@ -11,7 +11,7 @@ from tests.integration.runtime.faults import Fault
 from tests.integration.runtime.pairs import Pair, Scene, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SCENE = Scene(heartbeat_timeout_s=4.5)
+SCENE = Scene(heartbeat_timeout_s=6.0)
 
 
 async def recycled(pair: Pair) -> None:

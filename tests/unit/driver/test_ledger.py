@@ -40,7 +40,9 @@ def snapshot(ledger: Ledger) -> list[tuple[PageState, int]]:
 @both
 @pytest.mark.parametrize("state", list(PageState))
 @pytest.mark.parametrize("move", list(PageMove))
-def test_a_move_is_made_where_the_table_allows_it_and_nowhere_else(make: Make, state: PageState, move: PageMove) -> None:
+def test_a_move_is_made_where_the_table_allows_it_and_nowhere_else(
+    make: Make, state: PageState, move: PageMove
+) -> None:
     """Every pair of state and move does what the protocol's table says; a refused one changes nothing."""
     ledger = ledger_in(make, state)
     before = snapshot(ledger)

@@ -87,6 +87,11 @@ def test_special_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("<|im_end|>", 9) == [EOS]
 
 
+def test_a_lone_surrogate_does_no_harm(tokenizer: Tokenizer) -> None:
+    """Half a character, as JSON escapes allow, becomes a question mark."""
+    assert tokenizer.decode(tokenizer.encode("a\ud83d é", 99)) == "a? é"
+
+
 def test_detokenizer_gives_whole_characters_only(tokenizer: Tokenizer) -> None:
     """Tokens of single bytes give nothing until their character is complete."""
     ids = tokenizer.encode("a€é🙂", 99)

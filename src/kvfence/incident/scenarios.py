@@ -1,0 +1,32 @@
+"""Which pool and which guards: the runs of the incident.
+
+Not for: playing them (``runs.py`` on the real engine, ``simulated.py`` on the protocol alone).
+"""
+
+from msgspec import Struct
+
+
+class Scenario(Struct, frozen=True):
+    """One run's configuration. ``by_fraction``: prefill's pool comes from a share of the memory left."""
+
+    name: str
+    pool: str = "small"
+    guarded: bool = False
+    disaggregated: bool = True
+    by_fraction: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Is HTTP 400 the right answer to an oversize prompt here?"""
+        return (self.pool == "small" and self.guarded) or not self.disaggregated
+
+
+SMALL_UNGUARDED = Scenario("small_unguarded")
+SMALL_GUARDED = Scenario("small_guarded", guarded=True)
+LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True)
+LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True)
+FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True)
+CONTROL = Scenario("control", disaggregated=False)
+LANES = ((SMALL_UNGUARDED, SMALL_GUARDED, CONTROL), (LARGE_GUARDED, LARGE_UNGUARDED, FRACTION_LOWERED))
+"""Two rows of runs that can go side by side on two cores; the last two of a row are one deployment, before and after
+its memory fraction was lowered."""

@@ -1,0 +1,61 @@
+"""Many seeds, each with its own mix of faults: what broke at which seed, and what was reached at all."""
+
+from collections.abc import Iterable
+from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.guards import Rules
+from kvfence.protocol.transitions import Fence
+from kvfence.sim.faults import EVERYTHING, Faults
+from kvfence.sim.process import Setup
+from kvfence.sim.workload import draw_requests
+from kvfence.sim.world import World
+
+FENCES = (Fence.PEER_EXIT, Fence.NEW_SESSION, Fence.AT_RECEIPT)
+CAPACITY = Capacity(page_size=4, context_tokens=24, prefill_pages=6, decode_pages=9)
+NUM_REQUESTS = 8
+
+
+class Campaign(Struct, frozen=True):
+    """What many runs showed.
+
+    ``broken``: by property, the seeds at which it failed. ``reached``: how many runs reached each *sometimes*.
+    """
+
+    num_runs: int
+    num_steps: int
+    broken: dict[str, tuple[int, ...]]
+    reached: dict[str, int]
+
+
+def draw_faults(rng: Random, faults: Faults) -> Faults:
+    """Leave out about half of the faults, so that runs without one reach further."""
+    kept = {name: getattr(faults, name) for name in Faults.__struct_fields__ if rng.random() < 0.5}
+    return replace(Faults(), **kept)
+
+
+def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING) -> World:
+    """Build the world of one seed: transport, requests and faults are drawn from it alone."""
+    rng = Random(seed)
+    fence = FENCES[seed % len(FENCES)]
+    requests = draw_requests(rng, NUM_REQUESTS, CAPACITY.context_tokens)
+    return World(Setup(rules, CAPACITY, fence, draw_faults(rng, faults), seed), requests)
+
+
+def run(seeds: Iterable[int], rules: Rules, faults: Faults = EVERYTHING) -> Campaign:
+    """Run every seed to rest."""
+    broken: dict[str, tuple[int, ...]] = {}
+    reached: dict[str, int] = {}
+    num_runs = num_steps = 0
+    for seed in seeds:
+        world = world_of(seed, rules, faults).run()
+        num_runs += 1
+        num_steps += world.num_steps
+        for name in world.broken:
+            broken[name] = (*broken.get(name, ()), seed)
+        for name in world.reached:
+            reached[name] = reached.get(name, 0) + 1
+    return Campaign(num_runs, num_steps, broken, reached)

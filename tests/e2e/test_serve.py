@@ -1,0 +1,130 @@
+"""``kvfence serve`` as a user runs it: a process, its HTTP port, the official client, signals."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from kvfence.models.toy import write_toy_checkpoint
+
+READY_S = 90.0
+MARKER = "zebra-7f3a-quagga"
+"""Stands in a prompt and must stand nowhere else."""
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "stderr"
+        model = write_toy_checkpoint(folder / "toy")
+        (folder / "trace").mkdir()
+        command = [str(Path(sys.executable).with_name("kvfence")), "serve", "--model", str(model), "--port", "0"]
+        command += ["--pool-tokens", "1024", "--trace", str(folder / "trace")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.url = self._wait_ready()
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def _wait_ready(self) -> str:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            found = re.search(r"ready: (http://[\d.]+:\d+)/v1", self.log.read_text())
+            if found:
+                return found.group(1)
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+        raise AssertionError(f"not ready in time:\n{self.log.read_text()}")
+
+    def worker(self, role: str) -> psutil.Process:
+        """The process of a role."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        (found,) = [child for child in children if any(f"{role}_worker" in part for part in child.cmdline())]
+        return found
+
+    def complete(self, prompt: str, max_tokens: int = 8) -> str:
+        """A greedy completion."""
+        answer = self.client.completions.create(model="toy", prompt=prompt, max_tokens=max_tokens, temperature=0)
+        return answer.choices[0].text
+
+    def kill(self) -> None:
+        """Leave no process."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for the module; its workers die with it."""
+    running = Server(tmp_path_factory.mktemp("serve"))
+    yield running
+    running.kill()
+
+
+def test_streamed_and_whole_answers_agree(server: Server) -> None:
+    """The official client gets the same greedy text either way, and usage."""
+    messages: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello there"}]
+    request = {"model": "toy", "messages": messages, "max_tokens": 12, "temperature": 0}
+    whole = server.client.chat.completions.create(**request)  # type: ignore[call-overload]
+    chunks = list(server.client.chat.completions.create(**request, stream=True))  # type: ignore[call-overload]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert text
+    assert 1 <= whole.usage.completion_tokens <= 12
+
+
+def test_an_over_long_prompt_is_refused(server: Server) -> None:
+    """400 in OpenAI's shape."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.complete("word " * 2000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_prefill_worker_costs_503_until_it_is_back(server: Server) -> None:
+    """Refusals say when to ask again; then the same prompt has the same answer and every page is free."""
+    before = server.complete("once upon a time")
+    server.worker("prefill").kill()
+    refusals: list[tuple[int, bool]] = []
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            after = server.complete("once upon a time")
+            break
+        except openai.InternalServerError as error:
+            refusals.append((error.status_code, int(error.response.headers["retry-after"]) > 0))
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert set(refusals) == {(503, True)}
+    assert after == before
+    while not re.search(r'state="quarantined"} 0\.0', httpx.get(f"{server.url}/metrics").text):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(180)
+def test_prompts_stand_in_no_log_trace_or_metric_and_a_signal_ends_all(server: Server) -> None:
+    """Markers planted in accepted and refused prompts are found nowhere; SIGTERM ends server and workers with 0."""
+    server.complete(f"{MARKER} says hello")
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.complete(MARKER * 500)
+    assert MARKER not in str(caught.value)
+    metrics = httpx.get(f"{server.url}/metrics").text
+    workers = [server.worker("prefill"), server.worker("decode")]
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    written = [server.log.read_text(), metrics, *(path.read_text() for path in (server.folder / "trace").iterdir())]
+    assert len(written) >= 5
+    assert all("complet" in text or "type" in text or "kvfence" in text for text in written)
+    assert not any(MARKER in text for text in written)
