@@ -14,7 +14,7 @@ FLOORS = (
     {"protocol"},
     {"driver", "trace", "kv", "wire", "models"},
     {"runtime", "sim"},
-    {"gateway"},
+    {"gateway", "incident"},
     {"cli"},
     {"__main__"},
 )
