@@ -83,7 +83,7 @@ class Beat(Struct, frozen=True, tag=True):
 
     ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
     ``decisions``: (guard, place, answer, count). ``fence_pages``: pages that only a fence can free.
-    ``wanted_pages``: what whoever waits first needs. ``num_open``: hand-offs that are not closed.
+    ``wanted_pages``: what whoever waits first needs. ``counters``: passes, model errors, frames refused or dropped.
     """
 
     states: dict[str, int] = {}
@@ -91,7 +91,6 @@ class Beat(Struct, frozen=True, tag=True):
     decisions: tuple[tuple[str, str, str, int], ...] = ()
     fence_pages: int = 0
     wanted_pages: int = 0
-    num_open: int = 0
     counters: dict[str, int] = {}
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kvfence.core.errors import TransportError
 from kvfence.core.ids import AttemptId, Incarnation, PassId
+from kvfence.core.invariant import InvariantBroken
 from kvfence.core.request import SamplingParams
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
@@ -121,9 +122,7 @@ class PrefillWorker(Worker[PrefillNode]):
         """Start, send, post or stop."""
         match command:
             case Send(message=Sent(attempt=attempt)):
-                job = self.jobs[attempt]
-                first = FirstToken(job.first_token or 0, job.sampling, job.num_generated)
-                self.post(Frame(self.incarnation, self.envelope(command), first), command.to)
+                self.post(Frame(self.incarnation, self.envelope(command), self._first_of(attempt)), command.to)
             case Send():
                 self.post(Frame(self.incarnation, self.envelope(command)), command.to)
             case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
@@ -137,6 +136,12 @@ class PrefillWorker(Worker[PrefillNode]):
             case Stop(attempt=attempt):
                 self._forget(attempt)
         return None
+
+    def _first_of(self, attempt: AttemptId) -> FirstToken:
+        job = self.jobs[attempt]
+        if job.first_token is None:
+            raise InvariantBroken("a computed prompt has its first token")
+        return FirstToken(job.first_token, job.sampling, job.num_generated)
 
     def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
         job.serial, job.pages, job.num_tokens = serial, pages, num_tokens

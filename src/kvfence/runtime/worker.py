@@ -22,6 +22,7 @@ from kvfence.core.pages import PageState
 from kvfence.driver.loop import NodeLoop
 from kvfence.driver.numpy_ledger import NumpyLedger
 from kvfence.kv.compare import BatchTable
+from kvfence.kv.seal import require_digest
 from kvfence.kv.storage import MemoryFile, PoolBuffer, zero_pages
 from kvfence.models.executor import Executor, PassRow
 from kvfence.protocol.admission import Capacity
@@ -59,6 +60,7 @@ class Worker(ABC, Generic[N]):
         self.executor = executor
         self.memory = memory
         self.layout: KVLayout = executor.layout
+        require_digest(self.layout)
         self.pool = PoolBuffer(memory.buffer, self.layout, begin.pool_pages)
         self.table = BatchTable(self.pool)
         self.model_thread = ThreadPoolExecutor(1, "model")
@@ -224,7 +226,7 @@ class Worker(ABC, Generic[N]):
         waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
         fenced = sum(len(entry.lot.pages) for entry in waits)
         counters = {**self.counters, "frames_dropped": self.control.dropped}
-        return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), self._num_open(), counters)
+        return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), counters)
 
     def _wanted_pages(self) -> int:
         """Pages that whoever waits first needs at once."""
