@@ -14,7 +14,7 @@ FLOORS = (
     {"protocol"},
     {"driver", "trace", "kv", "wire", "models", "evidence"},
     {"runtime", "sim"},
-    {"gateway", "audit"},
+    {"gateway", "incident", "audit"},
     {"cli"},
     {"__main__"},
 )

@@ -67,6 +67,11 @@ class WorkerNumbers:
             counts.update({(guard, place, answer): count for guard, place, answer, count in beat.decisions})
         return counts
 
+    def worker_events(self) -> Mapping[tuple[str, str], int]:
+        """(role, event) -> times since each process started."""
+        beats = self._supervisor.beats()
+        return {(role, event): count for role, beat in beats.items() for event, count in beat.counters.items()}
+
 
 def find_model(settings: Settings, progress: Progress) -> ServedModel:
     """Find the checkpoint, fetching the embedded one if need be, and settle its name and context.

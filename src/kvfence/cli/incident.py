@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table, progress
-from kvfence.core.errors import KvfenceError
+from kvfence.core.errors import KvfenceError, SettingsError
 
 if TYPE_CHECKING:
     from kvfence.cli.incident_stage import Stage
@@ -47,6 +47,8 @@ def incident(
     lowered. Exits 0 if everything that must be seen was seen, else 1.
     """
     began = time.monotonic()
+    if html is not None and not html.absolute().parent.is_dir():
+        raise SettingsError([f"--html {html}: its folder does not exist; make it first"])
     seeds = range(first, first + num_seeds)
     found = _simulate(seeds) if sim else _replay(seeds, model, keep)
     from kvfence.incident.findings import document

@@ -40,7 +40,7 @@ PREFILL_MODULE = "kvfence.incident.prefill_worker"
 TRIES = 3
 """How often a pool by memory fraction is tried: memory left moves while others use the machine."""
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 QUIET_S = 60.0
 """A slow machine is no reason to replace a worker in a demonstration."""
 

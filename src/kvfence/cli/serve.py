@@ -7,15 +7,18 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.load_settings import load_settings
-from kvfence.cli.render import print_note, progress
+from kvfence.cli.render import print_error, print_note, progress
 from kvfence.cli.settings_flags import Flags, with_settings_flags
 from kvfence.core.settings import Settings
+
+if TYPE_CHECKING:
+    from kvfence.cli.compose import RunningServer
 
 app = typer.Typer()
 
@@ -74,10 +77,21 @@ async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
             code = shown.result()
         if not once:
             print_note("serving until Ctrl-C")
-            await stop.wait()
+            code = await _until_over(server, stop)
             print_note("stopping")
-            code = int(ExitCode.NOTHING_FOUND)
     return code
+
+
+async def _until_over(server: "RunningServer", stop: asyncio.Event) -> int:
+    """Wait for a signal, or until something of the server broke: then nothing is answered any more."""
+    waits = [asyncio.create_task(event.wait()) for event in (stop, server.supervisor.failed)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if server.supervisor.failed.is_set():
+        print_error(f"a bug in kvfence: {server.supervisor.failure}. Please report it (CONTRIBUTING.md)")
+        return int(ExitCode.OUR_FAULT)
+    return int(ExitCode.NOTHING_FOUND)
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -1,6 +1,10 @@
-"""A bound on everything, with the sum it gives. Not for: what a user sets (``settings.py``)."""
+"""A bound on everything, with the sum it gives; part of the settings (``settings.py``), seldom set."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+_Bound = Annotated[int, Meta(ge=1)]
 
 
 class Limits(Struct, frozen=True):
@@ -17,10 +21,10 @@ class Limits(Struct, frozen=True):
         trace_bytes_max: size of one trace file; one rotated predecessor is kept, so twice this on disk.
     """
 
-    batch_pages_max: int = 64
-    attempts_open_max: int = 256
-    queue_tenant_max: int = 128
-    offers_waiting_max: int = 256
-    chunk_tokens_max: int = 512
-    pass_sequences_max: int = 64
-    trace_bytes_max: int = 256 << 20
+    batch_pages_max: _Bound = 64
+    attempts_open_max: _Bound = 256
+    queue_tenant_max: _Bound = 128
+    offers_waiting_max: _Bound = 256
+    chunk_tokens_max: _Bound = 512
+    pass_sequences_max: _Bound = 64
+    trace_bytes_max: _Bound = 256 << 20

@@ -34,6 +34,10 @@ class GaugeSource(Protocol):
         """(guard, place, answer) -> times asked since the start; the answer as the recorder words it."""
         ...
 
+    def worker_events(self) -> Mapping[tuple[str, str], int]:
+        """(role, event) -> times since the start: passes, model errors, frames refused or dropped."""
+        ...
+
 
 class GatewayMetrics:
     """Counts and times of one gateway, in a registry of its own."""
@@ -137,3 +141,9 @@ def _collect_gauges(gauges: GaugeSource) -> Iterator[Metric]:
     for labels, count in sorted(gauges.guard_decisions().items()):
         decisions.add_metric(list(labels), count)
     yield decisions
+    events = CounterMetricFamily(
+        "kvfence_worker_events", "Passes, model errors, frames refused or dropped", labels=("role", "event")
+    )
+    for (role, event), count in sorted(gauges.worker_events().items()):
+        events.add_metric([role, event], count)
+    yield events

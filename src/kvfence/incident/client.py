@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from kvfence.incident.workload import Ask
 
-TIMEOUT_S = 150.0
+TIMEOUT_S = 300.0
 
 
 class Answer(Struct, frozen=True):

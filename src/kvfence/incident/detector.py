@@ -47,13 +47,13 @@ class Detector:
 
     async def calibrate(self) -> None:
         """Ask what fits: how such prompts are answered, and how fast."""
-        controls = self._plan.controls
-        if not controls:
-            return
-        for group in (controls[:1], controls[1:]):
-            answers = await self._send(group)
-            self._controls += answers
-            self._times.append([(a.num_tokens, a.ttft_s) for a in answers if a.ttft_s is not None])
+        for group in (self._plan.controls[:1], self._plan.controls[1:]):
+            await self._measure(group)
+
+    async def _measure(self, group: tuple[Ask, ...]) -> None:
+        answers = await self._send(group)
+        self._controls += answers
+        self._times.append([(a.num_tokens, a.ttft_s) for a in answers if a.ttft_s is not None])
 
     async def send_next(self) -> int:
         """Send the next oversize prompts together; give how many."""
@@ -67,7 +67,7 @@ class Detector:
 
     async def report(self) -> Report:
         """Measure the rate once more, then judge everything with the best rate."""
-        await self.calibrate()
+        await self._measure(self._plan.controls[1:])
         rate = best_rate(self._times)
         fast: set[str] = set()
         for answers in self._groups:

@@ -16,6 +16,11 @@ class Scenario(Struct, frozen=True):
     by_fraction: bool = False
 
     @property
+    def leaks(self) -> bool:
+        """Are both causes there?"""
+        return self.pool == "small" and not self.guarded and self.disaggregated
+
+    @property
     def refuses(self) -> bool:
         """Is HTTP 400 the right answer to an oversize prompt here?"""
         return (self.pool == "small" and self.guarded) or not self.disaggregated
@@ -27,6 +32,6 @@ LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True)
 LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True)
 FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True)
 CONTROL = Scenario("control", disaggregated=False)
-LANES = ((SMALL_UNGUARDED, SMALL_GUARDED, CONTROL), (LARGE_GUARDED, LARGE_UNGUARDED, FRACTION_LOWERED))
-"""Two rows of runs that can go side by side on two cores; the last two of a row are one deployment, before and after
-its memory fraction was lowered."""
+LANES = ((SMALL_UNGUARDED, LARGE_GUARDED, CONTROL), (SMALL_GUARDED, LARGE_UNGUARDED, FRACTION_LOWERED))
+"""Two rows of runs that go side by side on two cores. The last two are one deployment, before and after its memory
+fraction was lowered."""

@@ -90,7 +90,8 @@ def simulate(seed: int) -> SeedFindings:
 
 def _play(scenario: Scenario, seed: int) -> SimRun:
     began = time.monotonic()
-    asks = workload.draw_workload(seed, lambda _: LINE)
+    drawn = workload.draw_workload(seed, lambda _: LINE)
+    asks = drawn if scenario.leaks else drawn.first_tenants_only()
     pages = workload.SMALL_PAGES if scenario.pool == "small" else workload.LARGE_PAGES
     capacity = Capacity(workload.PAGE_SIZE, workload.CONTEXT_TOKENS, pages, workload.DECODE_PAGES)
     setup = Setup(
@@ -109,7 +110,7 @@ def _play(scenario: Scenario, seed: int) -> SimRun:
     tenants = {str(request.id): str(request.tenant) for request in requests}
     leaks = tuple(leak for leak in find_leaks(readings, tenants) if tenants[leak.request] == workload.ASKER)
     statuses = {str(request.id): STATUS.get(world.answers[request.id].reason, "other") for request in requests}
-    facts = _facts(scenario, seed, statuses, tenants, _Judged(leaks, readings), time.monotonic() - began)
+    facts = _facts(scenario, seed, _Judged(statuses, tenants, leaks, readings), time.monotonic() - began)
     return SimRun(facts, readings, tenants, leaks)
 
 
@@ -119,8 +120,16 @@ def _request(ask: workload.Ask) -> SimRequest:
 
 
 class _Judged(Struct, frozen=True):
-    leaks: tuple[Leak, ...]
-    readings: dict[AttemptId, Reading]
+    """One run's answers and leaks. ``statuses``, ``tenants``: by request id."""
+
+    statuses: dict[str, str]
+    tenants: dict[str, str]
+    leaks: tuple[Leak, ...] = ()
+    readings: dict[AttemptId, Reading] = {}
+
+    def given_to(self, *, asker: bool) -> dict[str, str]:
+        """Give the statuses of the asker's requests, or of everybody else's."""
+        return {r: status for r, status in self.statuses.items() if (self.tenants[r] == workload.ASKER) == asker}
 
     def foreign_answers(self) -> int:
         """Count answers in which the symbolic model names another tenant more than its own prompt."""
@@ -129,15 +138,8 @@ class _Judged(Struct, frozen=True):
         )
 
 
-def _facts(
-    scenario: Scenario,
-    seed: int,
-    statuses: dict[str, str],
-    tenants: dict[str, str],
-    judged: _Judged,
-    wall_s: float,
-) -> RunFacts:
-    oversize = {r: s for r, s in statuses.items() if tenants[r] == workload.ASKER}
+def _facts(scenario: Scenario, seed: int, judged: _Judged, wall_s: float) -> RunFacts:
+    oversize, others = judged.given_to(asker=True), judged.given_to(asker=False)
     given = [leak for leak in judged.leaks if oversize.get(leak.request) == "200"]
     pages = workload.SMALL_PAGES if scenario.pool == "small" else workload.LARGE_PAGES
     return RunFacts(
@@ -156,7 +158,7 @@ def _facts(
         too_fast=None,
         tenants_read=count_tenants(leak.slots for leak in given),
         generated=sum(leak.generated > 0 for leak in given),
-        others=dict(sorted(Counter(s for r, s in statuses.items() if tenants[r] != workload.ASKER).items())),
+        others=dict(sorted(Counter(others.values()).items())),
         wall_s=round(wall_s, 2),
         cpu_s=round(wall_s, 2),
     )
@@ -218,5 +220,5 @@ async def _control(seed: int) -> RunFacts:
         ends = [event async for event in node.generate(request) if isinstance(event, EndOut)]
         statuses[request.id], tenants[request.id] = STATUS.get(ends[0].reason, "other"), ask.tenant
     node.close()
-    facts = _facts(CONTROL, seed, statuses, tenants, _Judged((), {}), time.monotonic() - began)
+    facts = _facts(CONTROL, seed, _Judged(statuses, tenants), time.monotonic() - began)
     return replace(facts, leaked=int(executor.foreign > 0), oracle_leaks=executor.foreign)

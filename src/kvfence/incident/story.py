@@ -97,7 +97,7 @@ def _row(telling: Telling, index: int) -> PageRow:
     wanted = (
         f"prefill, grant {reading.origin_serial}, page {reading.source[reading.posted.index(page)]}"
         if written
-        else "none promised"
+        else "nothing"
     )
     return PageRow(page, telling.owner(before), telling.owner(after), not written, wanted, telling.stamp(page, after))
 
@@ -109,7 +109,7 @@ def _steps(telling: Telling, rows: tuple[PageRow, ...]) -> tuple[Step, ...]:
     at_prefill = ", ".join(name for name in said_no if name.endswith("@prefill")) or "nobody"
     at_decode = ", ".join(dict.fromkeys(name for name in said_no if name.endswith("@decode"))) or "nobody"
     stale = [row for row in rows if row.foreign]
-    owners = ", ".join(f"{row.page} {row.after}" for row in stale)
+    owners = _by_owner(stale)
     posted = ", ".join(map(str, reading.posted))
     source = ", ".join(map(str, reading.source))
     given = "" if telling.answer is None else " The client sees nothing unusual but the text."
@@ -157,6 +157,18 @@ def _steps(telling: Telling, rows: tuple[PageRow, ...]) -> tuple[Step, ...]:
     return tuple(
         Step(number, title, text, _lines(reading, where)) for number, (title, text, where) in enumerate(texts, 1)
     )
+
+
+def _by_owner(rows: Sequence[PageRow]) -> str:
+    pages: dict[str, list[str]] = {}
+    for row in rows:
+        pages.setdefault(row.after, []).append(str(row.page))
+    return "; ".join(f"{', '.join(held)}: {_possessive(owner)}" for owner, held in pages.items())
+
+
+def _possessive(owner: str) -> str:
+    tenant, _, answer = owner.partition(", ")
+    return f"an answer to {tenant}" if answer else tenant
 
 
 def _lines(reading: Reading, where: Sequence[str]) -> tuple[str, ...]:

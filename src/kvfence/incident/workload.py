@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 PAGE_SIZE = 8
 CONTEXT_TOKENS = 96
@@ -43,8 +44,10 @@ WORDS = (
 )  # fmt: skip
 """Words of one token each in many vocabularies, so that a small model copies them whole. All records are made up."""
 
-OVERSIZE_ANSWER = 14
+OVERSIZE_ANSWER = 12
 CONTROL_TOKENS = 40
+CONTROL_ANSWER = 8
+NUM_CONTROLS = 3
 CUT_AFTER = 10
 """Tokens after which the cut-off client leaves."""
 
@@ -122,6 +125,10 @@ class Workload(Struct, frozen=True):
         """What each tenant planted."""
         return {tenant: record.markers for tenant, record in self.records.items()}
 
+    def first_tenants_only(self) -> "Workload":
+        """Leave the tenants out after the first round: enough where nothing is to be read, and quicker."""
+        return replace(self, rounds=(self.rounds[0], *(replace(each, tenants=()) for each in self.rounds[1:])))
+
 
 def draw_workload(seed: int, encode: Encode, sizes: Sizes = Sizes()) -> Workload:
     """Draw markers, sizes and order from a seed.
@@ -142,7 +149,7 @@ def draw_workload(seed: int, encode: Encode, sizes: Sizes = Sizes()) -> Workload
         start = number * per_round
         oversize = tuple(_oversize_ask(start + index, encode, rng) for index in range(per_round))
         rounds.append(Round(tenants, oversize))
-    controls = tuple(_control_ask(index, encode, rng) for index in range(4))
+    controls = tuple(_control_ask(index, encode, rng) for index in range(NUM_CONTROLS))
     return Workload(seed, records, tuple(rounds), controls)
 
 
@@ -161,7 +168,7 @@ def _oversize_ask(index: int, encode: Encode, rng: random.Random) -> Ask:
 
 def _control_ask(index: int, encode: Encode, rng: random.Random) -> Ask:
     own = tuple(rng.sample(WORDS, 3))
-    return Ask(f"control-{index + 1}", ASKER, copy_prompt(own, CONTROL_TOKENS, encode), OVERSIZE_ANSWER, own)
+    return Ask(f"control-{index + 1}", ASKER, copy_prompt(own, CONTROL_TOKENS, encode), CONTROL_ANSWER, own)
 
 
 def copy_prompt(own: tuple[str, ...], num_tokens: int, encode: Encode) -> list[int]:

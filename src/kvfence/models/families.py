@@ -1,7 +1,7 @@
 """Which model families run in pages, and which are refused by name, as data.
 
 A family is supported when a tiny random model of it gave the same greedy tokens as transformers' ``generate``
-(``tests/integration/test_architectures.py``). All others are refused: a model that keeps state outside the pages
+(``tests/integration/models/test_architectures.py``). All others are refused: a model that keeps state outside the pages
 would be served without a fence around that state. No torch at import.
 """
 

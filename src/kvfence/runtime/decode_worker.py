@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvfence.core.errors import KvfenceError, StampMismatch
+from kvfence.core.errors import StampMismatch
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId
 from kvfence.core.manifest import Manifest
 from kvfence.core.request import SamplingParams
 from kvfence.core.tags import PageTag
-from kvfence.kv.compare import BatchTable
 from kvfence.kv.seal import VerifyReport, copy_tail_page, pack_heads, pack_tags, verify_pages, write_head
 from kvfence.kv.storage import MemoryFile
 from kvfence.models.executor import Executor, PassRow
@@ -64,8 +63,6 @@ class DecodeWorker(Worker[DecodeNode]):
         super().__init__(begin, lifeline, executor, memory)
         self.firsts: dict[AttemptId, FirstToken] = {}
         self.sequences: dict[AttemptId, Sequence] = {}
-        self.table = BatchTable(self.pool)
-        self.model_thread = ThreadPoolExecutor(1, "model")
         self.verify_thread = ThreadPoolExecutor(1, "verify")
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
@@ -119,10 +116,17 @@ class DecodeWorker(Worker[DecodeNode]):
             case Emit(id=pass_id, attempts=attempts):
                 self._emit(pass_id, attempts)
             case Stop(attempt=attempt):
+                self._count_end(attempt)
                 self.firsts.pop(attempt, None)
                 self.sequences.pop(attempt, None)
                 self.table.drop(attempt)
         return None
+
+    def _count_end(self, attempt: AttemptId) -> None:
+        """Count the outcome of an attempt, once; one forgotten at its end was passed by the floor."""
+        handoff = self.loop.node.handoffs.get(attempt)
+        reason = handoff.ending if handoff is not None and handoff.ending is not None else EndReason.CANCELLED
+        self.outcomes[reason.value] = self.outcomes.get(reason.value, 0) + 1
 
     def _own(self, attempt: AttemptId, serial: int, pages: tuple[int, ...]) -> None:
         heads = pack_heads(self.incarnation, serial, pages)
@@ -229,14 +233,6 @@ class DecodeWorker(Worker[DecodeNode]):
         pages = sequence.pages[:num_pages]
         return PassRow([sequence.last_token], sequence.num_kv, pages, sequence.sampling, index)
 
-    async def _compute(self, rows: list[PassRow]) -> list[int | None] | None:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self.model_thread, self.executor.run, rows)
-        except (RuntimeError, KvfenceError):
-            self.counters["model_errors"] = self.counters.get("model_errors", 0) + 1
-            return None
-
     def _finish(
         self, taking: dict[AttemptId, Sequence], tokens: list[int | None] | None, bad: dict[AttemptId, list[int]]
     ) -> None:
@@ -258,14 +254,6 @@ class DecodeWorker(Worker[DecodeNode]):
         mismatched = tuple((a, tuple(sorted(set(bad[a])))) for a in taking if bad[a])
         failed = tuple(taking) if tokens is None else ()
         self.loop.feed(PassEnded(self.last_pass, mismatched, tuple(finished), failed))
-
-    def _bad_pages(self) -> dict[AttemptId, list[int]]:
-        bad: dict[AttemptId, list[int]] = {}
-        for position in self.table.compare():
-            (attempt,) = self.table.sequences_at(position.reshape(1))
-            if isinstance(attempt, AttemptId):
-                bad.setdefault(attempt, []).extend(self.table.pages_at(position.reshape(1)))
-        return bad
 
     def _emit(self, pass_id: PassId, attempts: tuple[AttemptId, ...]) -> None:
         """Let tokens out to the gateways they are for."""

@@ -49,7 +49,6 @@ class Generation(Struct):
 
     request: Request
     queue: "asyncio.Queue[TokensOut | EndOut]"
-    deadline_at: float
     generated: list[int] = []
 
 
@@ -83,7 +82,7 @@ class Dispatcher:
     # ---- what the supervisor tells
 
     def start(self, capacity: Capacity) -> None:
-        """Make the node, or adopt a changed capacity; then listen."""
+        """Make the node, then listen."""
         node = GatewayNode(Lives(self.incarnation), capacity)
         self._loop = NodeLoop(self._rules, node, None, self._execute, self.recorder.step)
         self.recorder.begin(self._rules, "gateway", node)
@@ -160,7 +159,7 @@ class Dispatcher:
             yield refusal
             return
         queue: asyncio.Queue[TokensOut | EndOut] = asyncio.Queue()
-        self._generations[request.id] = Generation(request, queue, time.monotonic() + request.deadline_s)
+        self._generations[request.id] = Generation(request, queue)
         self._tenants[request.id] = request.tenant
         try:
             self._submit(request)

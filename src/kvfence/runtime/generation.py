@@ -54,5 +54,5 @@ class Generations(Protocol):
         ...
 
     def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
-        """Start at once and yield tokens, then one ``EndOut``. Closing the iterator early cancels the request."""
+        """Yield tokens, then one ``EndOut``; it starts when first asked. Closing it early cancels the request."""
         ...

@@ -79,17 +79,18 @@ class Loaded(Struct, frozen=True, tag=True):
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """Worker to supervisor, every second: it lives, and how it stands.
+    """Worker to supervisor, every half second: it lives, and how it stands.
 
-    ``states``: pages by state. ``outcomes``: hand-offs by outcome. ``decisions``: (guard, place, answer, count).
-    ``fence_pages``: pages that only a fence can free. ``num_open``: hand-offs that are not closed.
+    ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
+    ``decisions``: (guard, place, answer, count). ``fence_pages``: pages that only a fence can free.
+    ``wanted_pages``: what whoever waits first needs. ``counters``: passes, model errors, frames refused or dropped.
     """
 
     states: dict[str, int] = {}
     outcomes: dict[str, int] = {}
     decisions: tuple[tuple[str, str, str, int], ...] = ()
     fence_pages: int = 0
-    num_open: int = 0
+    wanted_pages: int = 0
     counters: dict[str, int] = {}
 
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
-from kvfence.core.errors import KvfenceError, TransportError
+from kvfence.core.errors import TransportError
 from kvfence.core.ids import AttemptId, Incarnation, PassId
+from kvfence.core.invariant import InvariantBroken
 from kvfence.core.request import SamplingParams
 from kvfence.core.tags import PageStamp, PageTag
-from kvfence.kv.compare import BatchTable
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
 from kvfence.kv.storage import MemoryFile, map_shared
 from kvfence.models.executor import Executor, PassRow
@@ -63,11 +63,10 @@ class PrefillWorker(Worker[PrefillNode]):
     def __init__(self, begin: Begin, lifeline: "Lifeline[Order]", executor: Executor, memory: MemoryFile) -> None:
         super().__init__(begin, lifeline, executor, memory)
         self.jobs: dict[AttemptId, Job] = {}
-        self.table = BatchTable(self.pool)
         self.transports: dict[Incarnation, tuple[SharedMemoryTransport, MemoryFile]] = {}
-        self.model_thread = ThreadPoolExecutor(1, "model")
         self.writer_thread = ThreadPoolExecutor(1, "writer")
         self.last_pass = PassId(0)
+        self.passing: tuple[AttemptId, ...] = ()
 
     def make_node(self, capacity: Capacity) -> PrefillNode:
         """A node whose pool nobody else can write, so that all of it is free."""
@@ -84,7 +83,12 @@ class PrefillWorker(Worker[PrefillNode]):
         if order.pool is not None and fd is not None:
             memory = map_shared(fd, order.pool.nbytes)
             transport = SharedMemoryTransport(
-                self.memory.buffer, memory.buffer, self.layout, order.peer, self.on_progress
+                self.memory.buffer,
+                memory.buffer,
+                self.layout,
+                order.peer,
+                self.on_progress,
+                batch_pages_max=self.begin.settings.limits.batch_pages_max,
             )
             self.transports[order.peer] = (transport, memory)
             fd = None
@@ -118,9 +122,7 @@ class PrefillWorker(Worker[PrefillNode]):
         """Start, send, post or stop."""
         match command:
             case Send(message=Sent(attempt=attempt)):
-                job = self.jobs[attempt]
-                first = FirstToken(job.first_token or 0, job.sampling, job.num_generated)
-                self.post(Frame(self.incarnation, self.envelope(command), first), command.to)
+                self.post(Frame(self.incarnation, self.envelope(command), self._first_of(attempt)), command.to)
             case Send():
                 self.post(Frame(self.incarnation, self.envelope(command)), command.to)
             case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
@@ -135,13 +137,20 @@ class PrefillWorker(Worker[PrefillNode]):
                 self._forget(attempt)
         return None
 
+    def _first_of(self, attempt: AttemptId) -> FirstToken:
+        job = self.jobs[attempt]
+        if job.first_token is None:
+            raise InvariantBroken("a computed prompt has its first token")
+        return FirstToken(job.first_token, job.sampling, job.num_generated)
+
     def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
         job.serial, job.pages, job.num_tokens = serial, pages, num_tokens
         job.token_ids = job.token_ids[:num_tokens]
 
     def _forget(self, attempt: AttemptId) -> None:
         self.jobs.pop(attempt, None)
-        self.table.drop(attempt)
+        if attempt not in self.passing:  # until its pass has ended, its pages are compared
+            self.table.drop(attempt)
 
     async def _write(self, post: Post) -> None:
         """Write one batch in the writer's thread and report how it ended."""
@@ -186,12 +195,16 @@ class PrefillWorker(Worker[PrefillNode]):
     async def _run(self, chunks: list[Chunk]) -> None:
         """One pass: heads compared before and after it, then pages sealed and their posting begun."""
         self.last_pass = PassId(self.last_pass + 1)
-        attempts = tuple(chunk.attempt for chunk in chunks)
+        self.passing = attempts = tuple(chunk.attempt for chunk in chunks)
         self.loop.feed(PassBegan(self.last_pass, attempts))
         rows = [self._row(chunk) for chunk in chunks]
         bad = self._bad_pages()
         tokens = await self._compute(rows)
         bad.update(self._bad_pages())
+        self.passing = ()
+        for attempt in attempts:
+            if attempt not in self.jobs:
+                self.table.drop(attempt)
         finished = tuple((chunk.attempt, EndReason.STOP) for chunk in chunks if chunk.last)
         failed = attempts if tokens is None else ()
         mismatched = tuple((attempt, tuple(bad[attempt])) for attempt in attempts if attempt in bad)
@@ -211,22 +224,6 @@ class PrefillWorker(Worker[PrefillNode]):
             job.sampling if chunk.last else None,
             job.num_generated,
         )
-
-    async def _compute(self, rows: list[PassRow]) -> list[int | None] | None:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self.model_thread, self.executor.run, rows)
-        except (RuntimeError, KvfenceError):
-            self.counters["model_errors"] = self.counters.get("model_errors", 0) + 1
-            return None
-
-    def _bad_pages(self) -> dict[AttemptId, list[int]]:
-        bad: dict[AttemptId, list[int]] = {}
-        for position in self.table.compare():
-            (attempt,) = self.table.sequences_at(position.reshape(1))
-            if isinstance(attempt, AttemptId):
-                bad.setdefault(attempt, []).extend(self.table.pages_at(position.reshape(1)))
-        return bad
 
     def _seal(self, chunk: Chunk, token: int | None) -> None:
         """Seal the pages this chunk filled, the last one zeroed behind its tokens."""

@@ -191,11 +191,16 @@ class Supervisor:
         self.live[role] = process
         ours, theirs = socket.socketpair()
         command = (sys.executable, "-m", self.plan.modules[role], str(theirs.fileno()))
-        process.child = await asyncio.create_subprocess_exec(
-            *command, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env=worker_environment(self.plan)
-        )
-        theirs.close()
         process.lifeline = Lifeline(ours, Report)  # type: ignore[arg-type]
+        environment = worker_environment(self.plan)
+        try:
+            process.child = await asyncio.create_subprocess_exec(
+                *command, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env=environment
+            )
+        except OSError as error:
+            raise WorkerError(role, f"no process can be started: {error.strerror}") from None
+        finally:
+            theirs.close()
         begin = Begin(
             role,
             process.incarnation,
@@ -305,13 +310,14 @@ class Supervisor:
             self._show()
 
     def _recycle_if_starved(self, process: Process) -> None:
-        """Kill prefill where decode holds more than a quarter of its pages for nothing but prefill's exit."""
-        if process.role != "decode" or process.loaded is None:
+        """Kill prefill where more than a quarter of a pool, or whoever is next in line, waits for its exit alone."""
+        if process.loaded is None or not process.beat.fence_pages:
             return
-        prefill = self.live["prefill"]
-        starved = process.beat.fence_pages * 4 > process.loaded.num_pages
+        prefill, num_pages = self.live["prefill"], process.loaded.num_pages
+        fence_pages = process.beat.fence_pages
+        starved = fence_pages * 4 > num_pages or process.beat.wanted_pages > num_pages - fence_pages
         if starved and prefill.child is not None and prefill.child.returncode is None and prefill.state == "ready":
-            self._log.warning("prefill_recycled", fence_pages=process.beat.fence_pages)
+            self._log.warning("prefill_recycled", role=process.role, fence_pages=fence_pages)
             prefill.child.kill()
 
     async def _replace(self, process: Process) -> None:

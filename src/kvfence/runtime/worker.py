@@ -5,26 +5,31 @@ Read ``prefill_worker.py`` or ``decode_worker.py`` next; ``process.py`` starts o
 
 import asyncio
 import os
+import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from kvfence.core.errors import RemoteProtocolError
+from kvfence.core.errors import KvfenceError, RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.core.invariant import require
 from kvfence.core.layout import KVLayout
 from kvfence.core.pages import PageState
 from kvfence.driver.loop import NodeLoop
 from kvfence.driver.numpy_ledger import NumpyLedger
+from kvfence.kv.compare import BatchTable
+from kvfence.kv.seal import require_digest
 from kvfence.kv.storage import MemoryFile, PoolBuffer, zero_pages
-from kvfence.models.executor import Executor
+from kvfence.models.executor import Executor, PassRow
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Move, Send, StartTimer
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import DeadlinePassed, Event, PeerGone, PeerUp
-from kvfence.protocol.messages import Ended, Envelope, Failed, Sent
+from kvfence.protocol.messages import Envelope
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
@@ -55,12 +60,15 @@ class Worker(ABC, Generic[N]):
         self.executor = executor
         self.memory = memory
         self.layout: KVLayout = executor.layout
+        require_digest(self.layout)
         self.pool = PoolBuffer(memory.buffer, self.layout, begin.pool_pages)
+        self.table = BatchTable(self.pool)
+        self.model_thread = ThreadPoolExecutor(1, "model")
         executor.bind(self.views())
         self.control = ControlSocket(Path(begin.control_dir), begin.incarnation)
         self.codec = frame_codec()
         self.outcomes: dict[str, int] = {}
-        self.counters: dict[str, int] = {"frames_refused": 0, "passes": 0}
+        self.counters: dict[str, int] = {"frames_refused": 0, "passes": 0, "model_errors": 0}
         self.wake = asyncio.Event()
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
         self.loop: NodeLoop[N]
@@ -129,9 +137,6 @@ class Worker(ABC, Generic[N]):
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
                 asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed_soon, DeadlinePassed(attempt))
                 return None
-            case Send(to=to, message=Ended() | Sent() | Failed() as message) if to:
-                outcome = "sent" if isinstance(message, Sent) else message.reason.value
-                self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         return self.carry_out(command)
 
     def _feed_soon(self, event: Event) -> None:
@@ -141,6 +146,26 @@ class Worker(ABC, Generic[N]):
     async def _feed(self, event: Event) -> None:
         self.loop.feed(event)
         self.wake.set()
+
+    async def _compute(self, rows: list[PassRow]) -> list[int | None] | None:
+        """Run a pass in the model's thread; None where it failed: stderr says where, never the message."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self.model_thread, self.executor.run, rows)
+        except (RuntimeError, KvfenceError) as error:
+            self.counters["model_errors"] += 1
+            sys.stderr.write(f"{self.begin.role}: a pass failed with {type(error).__name__} at:\n")
+            traceback.print_list(traceback.extract_tb(error.__traceback__))
+            return None
+
+    def _bad_pages(self) -> dict[AttemptId, list[int]]:
+        """Compare the heads of all pages in the table; give those that are not as expected, by attempt."""
+        bad: dict[AttemptId, list[int]] = {}
+        for position in self.table.compare():
+            (attempt,) = self.table.sequences_at(position.reshape(1))
+            if isinstance(attempt, AttemptId):
+                bad.setdefault(attempt, []).extend(self.table.pages_at(position.reshape(1)))
+        return bad
 
     def post(self, frame: Frame, to: Incarnation) -> None:
         """Send a frame to a peer."""
@@ -201,7 +226,15 @@ class Worker(ABC, Generic[N]):
         waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
         fenced = sum(len(entry.lot.pages) for entry in waits)
         counters = {**self.counters, "frames_dropped": self.control.dropped}
-        return Beat(states, self.outcomes, decisions, fenced, self._num_open(), counters)
+        return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), counters)
+
+    def _wanted_pages(self) -> int:
+        """Pages that whoever waits first needs at once."""
+        node = self.loop.node
+        if not node.waiting:
+            return 0
+        num_pages = node.capacity.num_pages(node.handoffs[node.waiting[0]].num_tokens)
+        return num_pages + 1 if self.begin.role == "decode" else num_pages
 
     def _num_open(self) -> int:
         return sum(handoff.phase.value != "closed" for handoff in self.loop.node.handoffs.values())

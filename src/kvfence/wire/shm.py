@@ -53,9 +53,11 @@ class SharedMemoryTransport:
         layout: KVLayout,
         decode: Incarnation,
         on_progress: Progress | None = None,
+        *,
+        batch_pages_max: int = Limits().batch_pages_max,
     ) -> None:
         self.decode = decode
-        self.batch_pages_max = Limits().batch_pages_max
+        self.batch_pages_max = batch_pages_max
         self._source = _records(source, layout)
         self._destination = _records(destination, layout)
         self._parts = record_parts(layout)

@@ -62,6 +62,21 @@ async def test_a_pool_short_of_pages_has_its_writer_replaced(pair: Pair) -> None
     await pair.works()
 
 
+async def test_a_request_that_needs_waiting_pages_has_the_writer_replaced(pair: Pair) -> None:
+    """Few pages wait for prefill's death, but the next in line cannot do without them: prefill does not live on."""
+    restarts = pair.supervisor.restarts["prefill"]
+    await courses.corrupted_write(pair, 50)
+    assert (await pair.next_beat("decode"))[courses.QUARANTINED] == 4
+    assert pair.supervisor.restarts["prefill"] == restarts
+    whole_pool = pair.stream(range(480), 3)
+    assert await whole_pool.finish() is EndReason.WORKER_LOST
+    await pair.ready(restarts + 1, "prefill")
+    again = pair.stream(range(480), 3)
+    assert await again.finish() is EndReason.LENGTH
+    assert again.right
+    await pair.all_free()
+
+
 async def test_a_misdirected_write_ends_the_sequence_it_hits(pair: Pair) -> None:
     """No token of that pass leaves; the page is never free while a writer lives that may have done it."""
     bystander = pair.stream(range(200, 230), 70)

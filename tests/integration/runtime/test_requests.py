@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from kvfence.core.limits import Limits
-from kvfence.protocol.messages import EndReason
+from kvfence.protocol.commands import Send
+from kvfence.protocol.messages import Cancel, EndReason
 from tests.integration.runtime.arithmetic import CONTEXT
 from tests.integration.runtime.faults import Fault
 from tests.integration.runtime.pairs import Pair, Scene, until
@@ -31,6 +32,22 @@ async def test_growth_beyond_the_pool_preempts_and_changes_no_token(pair: Pair) 
     assert all(stream.right and len(stream.tokens) == 90 for stream in streams)
     await pair.all_free()
     assert pair.supervisor.live["decode"].beat.outcomes["preempted"] > before
+
+
+async def test_an_end_that_is_told_again_is_counted_once(pair: Pair) -> None:
+    """Hand-offs are counted by outcome, however often a message about one is repeated."""
+    pair.faults.hold(25)
+    stream = pair.stream(range(20), 8)
+    await stream.reach(3)
+    attempt, decode = pair.attempt_of(stream), pair.supervisor.live["decode"].incarnation
+    before = sum(pair.supervisor.live["decode"].beat.outcomes.values())
+    pair.faults.let_go()
+    assert await stream.finish() is EndReason.LENGTH
+    for _ in range(3):
+        pair.supervisor.dispatcher._execute(Send(decode, Cancel(attempt)))
+    await pair.works()
+    await pair.next_beat("decode")
+    assert sum(pair.supervisor.live["decode"].beat.outcomes.values()) == before + 2
 
 
 async def test_what_does_not_fit_is_refused_with_its_arithmetic(pair: Pair) -> None:

@@ -102,6 +102,21 @@ async def test_a_page_table_that_disagrees_with_its_node_ends_the_worker(pair: P
     await pair.works()
 
 
+async def test_a_machine_that_starts_no_process_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A successor that cannot be started is tried again; the server stays."""
+    async with running_pair(Scene(), tmp_path) as pair:
+        monkeypatch.setenv("LARGER_THAN_ANY_ARGUMENT", "x" * (1 << 20))
+        pair.signal("prefill", signal.SIGKILL)
+        await until("it was tried twice", lambda: pair.supervisor.restarts["prefill"] >= 2)
+        assert not pair.supervisor.failed.is_set()
+        assert "no process can be started: Argument list too long" in pair.log()
+        monkeypatch.undo()
+        await pair.ready(2, "prefill")
+        await pair.works()
+
+
 async def test_stop_ends_requests_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Open requests are told of the shutdown; no process, socket, folder or complaint is left; no more is admitted."""
     async with running_pair(Scene(), tmp_path) as pair:

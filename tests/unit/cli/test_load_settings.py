@@ -72,6 +72,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("[pool\n", "not valid TOML"),
         ("[zzzzzzzz]\nqqqqqqq = 1\n", "`kvfence config show` lists the known ones"),
         ("[limits.deep]\nx = 1\n", "unknown setting limits.deep"),
+        ("[limits]\nbatch_pages_max = 0\n", "expected `int` >= 1"),
         ("[pool]\npage_size = '16'\n", "expected `int`, got `str`"),
         ("[pool]\nzero_on_release = 1\n", "expected `bool`"),
         ("[server]\napi_keys = ['secret-key']\n", "expected `str`, got `array`"),

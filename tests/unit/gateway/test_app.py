@@ -221,6 +221,9 @@ class Gauges:
     def guard_decisions(self):
         return {("fits", "gateway", "refuse"): 27}
 
+    def worker_events(self):
+        return {("prefill", "model_errors"): 4}
+
 
 async def test_metrics_show_gateway_and_workers():
     """Requests, times, tokens, pool pages, hand-offs and guard decisions are there; no tenant and no text is."""
@@ -241,6 +244,7 @@ async def test_metrics_show_gateway_and_workers():
         'kvfence_pool_pages{role="decode",state="quarantined"} 2.0',
         'kvfence_handoffs_total{outcome="adopted"} 3.0',
         'kvfence_guard_decisions_total{answer="refuse",guard="fits",place="gateway"} 27.0',
+        'kvfence_worker_events_total{event="model_errors",role="prefill"} 4.0',
         'kvfence_worker_ready{role="prefill"} 1.0',
     ):
         assert line in text
