@@ -222,7 +222,7 @@ def sample_of(run: Run, workload: Workload) -> Sample | None:
     marks = judged[answer.name]
     found = marks.exact or marks.fuzzy
     source = found[0][0] if found else max(leak.slots, key=lambda tenant: leak.slots[tenant])
-    telling = Telling(run.readings[leak.attempt], run.readings, run.tenants, leak, answer.text)
+    telling = Telling(run.readings[leak.attempt], run.readings, run.tenants, leak)
     pages, steps = tell(telling)
     record = workload.records[source]
     markers = tuple(marker for tenant, marker in found if tenant == source)
