@@ -225,7 +225,7 @@ class Worker(ABC, Generic[N]):
         answered = {a for a, h in self.loop.node.handoffs.items() if getattr(h, "abort_answered", False)}
         waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
         fenced = sum(len(entry.lot.pages) for entry in waits)
-        counters = {**self.counters, "frames_dropped": self.control.dropped}
+        counters = {**self.counters, "frames_dropped": self.control.dropped, "traces_lost": int(self.recorder.broken)}
         return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), counters)
 
     def _wanted_pages(self) -> int:
