@@ -85,7 +85,7 @@ async def play(scenario: Scenario, workload: Workload, folder: Path, open_server
         report, others = await _converse(served, asks)
         cpu_s = served.cpu_s()
     readings = read_traces(load_traces(folder)) if scenario.disaggregated else {}
-    tenants = {answer.request_id: answer.tenant for answer in (*others, *report.answers)}
+    tenants = {answer.request_id: answer.tenant for answer in (*others, *report.answers, *report.controls)}
     return Run(
         scenario,
         workload.seed,

@@ -161,7 +161,9 @@ class DecodeWorker(Worker[DecodeNode]):
 
     def _adopt(self, command: Adopt) -> None:
         """Make the sequence; a partly filled last page is copied to decode's own, so that each page has one writer."""
-        attempt, handoff = command.attempt, self.loop.node.handoffs[command.attempt]
+        attempt, handoff = command.attempt, self.loop.node.handoffs.get(command.attempt)
+        if handoff is None or handoff.ending is not None:
+            return  # the first token ends it: nothing is read, and nothing copied that nobody would compare
         num_tokens = handoff.num_tokens
         remote = self._remote_tags(command)
         suspect: list[int] = []

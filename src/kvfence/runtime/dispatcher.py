@@ -109,7 +109,7 @@ class Dispatcher:
     def meet(self, peer: Incarnation, role: str) -> None:
         """A worker is ready for attempts."""
         self.peers[peer] = Peer(peer, role)
-        self._feed(PeerUp(peer, writes=False))
+        self._feed(PeerUp(peer, writes=False, role=role))
 
     def lose(self, peer: Incarnation, *, reaped: bool) -> None:
         """A worker is gone."""
