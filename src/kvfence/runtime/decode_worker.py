@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kvfence.core.errors import StampMismatch
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId
 from kvfence.core.manifest import Manifest
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 from kvfence.core.tags import PageTag
 from kvfence.kv.seal import VerifyReport, copy_tail_page, pack_heads, pack_tags, verify_pages, write_head
 from kvfence.kv.storage import MemoryFile
@@ -54,6 +54,8 @@ class Sequence(Struct):
     pages: list[int]
     num_new: int = 1
     suspect: list[int] = []
+
+    __repr__ = without_content
 
 
 class DecodeWorker(Worker[DecodeNode]):

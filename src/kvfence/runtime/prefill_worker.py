@@ -13,7 +13,7 @@ from msgspec import Struct
 from kvfence.core.errors import StampMismatch, TransportError
 from kvfence.core.ids import AttemptId, Incarnation, PassId
 from kvfence.core.invariant import InvariantBroken
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
 from kvfence.kv.storage import MemoryFile, map_shared
@@ -52,6 +52,8 @@ class Job(Struct):
     num_computed: int = 0
     stamps: list[PageStamp] = []
     first_token: int | None = None
+
+    __repr__ = without_content
 
 
 class PrefillWorker(Worker[PrefillNode]):
