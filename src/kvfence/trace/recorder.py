@@ -4,6 +4,7 @@ Bounded: a file that reaches its limit is kept once as ``.1`` and begun anew, he
 written, on a full disk say, ends there, and serving goes on.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -130,7 +131,8 @@ class TraceFile:
 
     def _give_up(self, error: OSError) -> None:
         self.broken = True
-        sys.stderr.write(f"trace {self._path}: not written any more ({error.strerror}); serving goes on\n")
+        with contextlib.suppress(OSError):  # the log may lie on the same full disk
+            sys.stderr.write(f"trace {self._path}: not written any more ({error.strerror}); serving goes on\n")
 
     def close(self) -> None:
         """Flush and close."""
