@@ -272,3 +272,57 @@ def test_the_oldest_sequence_waits_for_pages_and_keeps_its_own() -> None:
     assert talk.lines[-1].endswith("RunPass id=1")
     assert talk.decode.handoffs[attempt(1)].phase is DecodePhase.RUNNING
     assert talk.decode.handoffs[attempt(1)].ending is None
+
+
+def streaming() -> Conversation:
+    """A gateway whose first attempt has delivered one token."""
+    talk = Conversation()
+    talk.adopt(1)
+    if not talk.gateway.handoffs[attempt(1)].num_emitted:
+        talk.tokens(1, 0)
+    return talk
+
+
+def test_a_resubmitted_request_goes_to_a_prefill_that_lives() -> None:
+    """A stream whose prefill was replaced while it ran is preempted and goes on at the successor."""
+    talk = streaming()
+    talk.feed("G", PeerUp(P, writes=False, role="prefill"))
+    talk.feed("G", PeerUp(OTHER, writes=False, role="prefill"))
+    talk.feed("G", PeerGone(P, reaped=True))
+    sent = hear(talk, "G", D, Ended(attempt(1), EndReason.PREEMPTED, 1))
+    offers = [message for message in sent if isinstance(message, Offer)]
+    assert [offer.prefill for offer in offers] == [OTHER]
+
+
+def test_an_end_said_twice_before_its_last_tokens_came_ends_the_stream() -> None:
+    """Tokens lost for good do not leave a client waiting for its deadline."""
+    talk = streaming()
+    ended = Ended(attempt(1), EndReason.LENGTH, 3)
+    assert hear(talk, "G", D, ended) == []
+    assert hear(talk, "G", D, ended) == [Closed(attempt(1))]
+    assert "worker_lost" in talk.text
+
+
+def test_only_an_attempt_s_own_gateway_cancels_it() -> None:
+    """A Cancel of another current peer changes nothing, at decode as at prefill."""
+    talk = Conversation()
+    talk.grant(1)
+    for name in ("D", "P"):
+        with_other(talk, name)
+        node = talk.decode if name == "D" else talk.prefill
+        before = node.handoffs[attempt(1)]
+        assert hear(talk, name, OTHER, Cancel(attempt(1))) == []
+        node = talk.decode if name == "D" else talk.prefill
+        assert node.handoffs[attempt(1)] == before
+
+
+def test_a_manifest_that_names_another_s_pages_is_refused() -> None:
+    """Prefill vouches for what it wrote itself: an origin that is not the sender is a stamp that does not match."""
+    talk = Conversation()
+    talk.grant(1)
+    granted = talk.decode.handoffs[attempt(1)].remote
+    assert granted is not None
+    manifest = Manifest(6, OTHER, 1, granted.pages, "L")
+    sent = hear(talk, "D", P, Sent(attempt(1), granted.serial, manifest))
+    assert Ended(attempt(1), EndReason.STAMP_MISMATCH, 0) in sent
+    assert talk.decode.pool.num_quarantined == len(granted.pages)

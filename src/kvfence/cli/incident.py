@@ -4,24 +4,25 @@ Shows what was found. Not for: starting servers (``incident_stage.py``) or playi
 """
 
 import asyncio
-import secrets
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table, progress
 from kvfence.core.errors import KvfenceError, SettingsError
 
 if TYPE_CHECKING:
+    from kvfence.cli.compose import ServedModel
     from kvfence.cli.incident_stage import Stage
     from kvfence.incident.findings import SeedFindings
+    from kvfence.incident.runs import Run
     from kvfence.incident.scenarios import Scenario
+    from kvfence.incident.story import Sample
 
 app = typer.Typer()
 
@@ -84,43 +85,26 @@ def _replay(seeds: Sequence[int], model_path: str, keep: Path | None) -> "list[S
         return asyncio.run(_replay_all(seeds, model, keep or Path(work)))
 
 
-async def _replay_all(seeds: Sequence[int], model: Any, folder: Path) -> "list[SeedFindings]":
+async def _replay_all(seeds: Sequence[int], model: "ServedModel", folder: Path) -> "list[SeedFindings]":
     from kvfence.cli.incident_stage import Stage
-    from kvfence.incident import workload
     from kvfence.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model.path)
     found = []
     for seed in seeds:
         print_note(f"incident, seed {seed}: six runs on {model.name}, two at a time")
-        drawn = _draw(seed, lambda text: tokenizer.encode(text, workload.CONTEXT_TOKENS))
-        keys = {tenant: secrets.token_hex(16) for tenant in (*drawn.pair.records, workload.ASKER)}
-        stage = Stage(model, tokenizer, keys)
-        found.append(await _replay_seed(seed, stage, drawn, folder / f"seed-{seed}"))
+        found.append(await _replay_seed(seed, Stage(model, tokenizer), folder / f"seed-{seed}"))
     return found
 
 
-class _Drawn(Struct, frozen=True):
-    """The requests of one seed: for pairs, and for the single node."""
-
-    pair: Any
-    single: Any
-
-
-def _draw(seed: int, encode: Callable[[str], list[int]]) -> _Drawn:
-    from kvfence.incident.workload import MODEST, draw_workload
-
-    return _Drawn(draw_workload(seed, encode), draw_workload(seed, encode, MODEST))
-
-
-async def _replay_seed(seed: int, stage: "Stage", drawn: _Drawn, folder: Path) -> "SeedFindings":
+async def _replay_seed(seed: int, stage: "Stage", folder: Path) -> "SeedFindings":
     """Play the lanes side by side, each lane's runs one after the other."""
     from kvfence.incident.findings import judge
-    from kvfence.incident.runs import Run, facts_of, sample_of
+    from kvfence.incident.runs import facts_of, sample_of
     from kvfence.incident.scenarios import LANES, SMALL_UNGUARDED
 
-    async def lane(scenarios: "tuple[Scenario, ...]") -> list[Run]:
-        return [await _play(scenario, stage, drawn, folder) for scenario in scenarios]
+    async def lane(scenarios: "tuple[Scenario, ...]") -> "list[Run]":
+        return [await _play(scenario, seed, stage, folder) for scenario in scenarios]
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -129,14 +113,13 @@ async def _replay_seed(seed: int, stage: "Stage", drawn: _Drawn, folder: Path) -
         raise group.exceptions[0] from None
     runs = [run for done in lanes for run in done.result()]
     small = next(run for run in runs if run.scenario == SMALL_UNGUARDED)
-    return judge(seed, (facts_of(run) for run in runs), sample_of(small, drawn.pair))
+    return judge(seed, (facts_of(run) for run in runs), sample_of(small, stage.draw(SMALL_UNGUARDED, seed)))
 
 
-async def _play(scenario: "Scenario", stage: "Stage", drawn: _Drawn, folder: Path) -> Any:
+async def _play(scenario: "Scenario", seed: int, stage: "Stage", folder: Path) -> "Run":
     from kvfence.incident.runs import play
 
-    asked = drawn.pair if scenario.disaggregated else drawn.single
-    run = await play(scenario, asked, folder / scenario.name, stage.open)
+    run = await play(scenario, stage.draw(scenario, seed), folder / scenario.name, stage.open)
     print_note(f"  {scenario.name}: {_words(run.statuses)}, {len(run.leaked)} leaked ({run.wall_s:.0f} s)")
     return run
 
@@ -185,7 +168,7 @@ def _show(found: "Sequence[SeedFindings]", report: dict[str, Any], html: Path | 
     out.print(f"{report['seconds']} s" + (f"; the whole of it as a page: {html.resolve()}" if html is not None else ""))
 
 
-def _show_story(sample: Any) -> None:
+def _show_story(sample: "Sample") -> None:
     rows = [(step.number, step.title, step.text) for step in sample.steps]
     print_table(f"Seven steps, from the recorded trace of {sample.request}", ("", "step", "seen"), rows, stderr=False)
     if sample.answer:

@@ -5,6 +5,7 @@ Not for: what is asked of them (``incident/``) or ``serve``, which cannot reach 
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from kvfence.incident.client import Door
 from kvfence.incident.runs import Served
 from kvfence.incident.scenarios import Scenario
 from kvfence.incident.single import SingleNode
+from kvfence.incident.workload import Workload
 from kvfence.kv.host import host_views
 from kvfence.kv.storage import PoolBuffer, available_bytes, pool_bytes
 from kvfence.models.tokenizer import Tokenizer
@@ -54,7 +56,7 @@ class Bounds(Struct, frozen=True):
 
 
 BOUNDS = {
-    "small": Bounds(workload.SMALL_PAGES - 1, workload.SMALL_PAGES + 0.2, workload.SMALL_PAGES),
+    "small": Bounds(workload.SMALL_PAGES - 2, workload.SMALL_PAGES - 0.5, workload.SMALL_PAGES),
     "large": Bounds(workload.LARGE_PAGES // 2 + 1, workload.LARGE_PAGES, 100 * workload.LARGE_PAGES),
 }
 
@@ -62,9 +64,16 @@ BOUNDS = {
 class Stage:
     """Starts each scenario's server. Holds: the size of a page record, once a pair has said it."""
 
-    def __init__(self, model: ServedModel, tokenizer: Tokenizer, keys: dict[str, str], dtype: str = "auto") -> None:
-        self._model, self._tokenizer, self._keys, self._dtype = model, tokenizer, keys, dtype
+    def __init__(self, model: ServedModel, tokenizer: Tokenizer, dtype: str = "auto") -> None:
+        self._model, self._tokenizer, self._dtype = model, tokenizer, dtype
+        self._keys = {tenant: secrets.token_hex(16) for tenant in workload.everybody()}
         self._record_bytes = 0
+
+    def draw(self, scenario: Scenario, seed: int) -> Workload:
+        """Draw the requests of a scenario in this model's tokens."""
+        return workload.draw_workload(
+            seed, lambda text: self._tokenizer.encode(text, workload.CONTEXT_TOKENS), scenario.sizes
+        )
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, folder: Path) -> AsyncIterator[Served]:
@@ -110,7 +119,7 @@ class Stage:
                 raise
             if not by_fraction or bounds.least <= capacity.prefill_pages <= bounds.most:
                 return supervisor, fraction
-            wanted *= bounds.wanted / capacity.prefill_pages
+            wanted *= bounds.wanted / (capacity.prefill_pages + 0.5)
             await supervisor.stop()
             _drop_traces(folder)
         raise CapacityError(

@@ -5,6 +5,11 @@ from msgspec import Struct
 from kvfence.core.ids import RequestId, TenantId
 
 
+def without_content(value: object) -> str:
+    """Give a repr that names the kind alone: for values that hold token ids, wherever they may be printed."""
+    return f"{type(value).__name__}(...)"
+
+
 class SamplingParams(Struct, frozen=True):
     """How the next token is chosen.
 
@@ -34,3 +39,5 @@ class Request(Struct, frozen=True):
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
     deadline_s: float = 600.0
+
+    __repr__ = without_content

@@ -47,16 +47,18 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(description="TCP port", ge=0, le=65535)] = 8000
     api_keys: Annotated[str, Meta(description="file with lines 'key tenant'; empty: one tenant, loopback only")] = ""
     max_body_bytes: Annotated[int, Meta(description="larger bodies get 413", ge=1024)] = 16 << 20
-    deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0)] = 600.0
+    deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0, le=7 * 86400)] = 600.0
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The processes."""
 
     trace: Annotated[str, Meta(description="folder for the protocol trace (NDJSON); empty: none")] = ""
-    ready_timeout_s: Annotated[float, Meta(description="seconds for a worker to load and answer", gt=0)] = 120.0
+    ready_timeout_s: Annotated[float, Meta(description="seconds for a worker to load and answer", gt=0, le=86400)] = (
+        120.0
+    )
     heartbeat_timeout_s: Annotated[
-        float, Meta(description="seconds of silence after which a worker is killed and replaced", gt=0)
+        float, Meta(description="seconds of silence after which a worker is killed and replaced", ge=2, le=86400)
     ] = 10.0
 
 

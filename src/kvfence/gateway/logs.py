@@ -4,6 +4,7 @@ A line has ids, names from fixed sets, counts and times. Prompts, answers, token
 Not for: metrics (``metrics.py``) or the protocol's trace.
 """
 
+import contextlib
 import logging
 import sys
 from typing import Any, Literal, TextIO, cast
@@ -45,6 +46,22 @@ class RequestRecord(Struct):
         }
 
 
+class _LossyFile:
+    """A file for lines that may be lost: a full disk costs the log, never an answer or a worker's replacement."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 def open_log(form: Literal["json", "console"] = "json", file: TextIO | None = None) -> FilteringBoundLogger:
     """Open a log of its own; nothing global is configured."""
     processors: list[Any] = [
@@ -56,7 +73,7 @@ def open_log(form: Literal["json", "console"] = "json", file: TextIO | None = No
     else:
         processors.append(structlog.dev.ConsoleRenderer(colors=False))
     logger = structlog.wrap_logger(
-        structlog.PrintLogger(file or sys.stderr),
+        structlog.PrintLogger(cast(TextIO, _LossyFile(file or sys.stderr))),
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )

@@ -66,7 +66,10 @@ ENDINGS: dict[EndReason, Ending] = {
         400, INVALID, "context_length_exceeded", "This request is larger than the server can hold."
     ),
     EndReason.REFUSED_AT_INTAKE: Ending(
-        400, INVALID, "context_length_exceeded", "The prefill worker refused this request as too large. Shorten it."
+        400,
+        INVALID,
+        "invalid_prompt",
+        "The workers refused this prompt: it is empty, or names tokens the model has not.",
     ),
     EndReason.QUEUE_FULL: Ending(
         429, "rate_limit_error", "queue_full", "Too many requests are open. Ask again in a moment.", retry_after_s=1

@@ -30,6 +30,7 @@ class Report(Struct, frozen=True):
 
     answers: tuple[Answer, ...]
     judged: tuple[Judged, ...]
+    controls: tuple[Answer, ...]
     rate: float
     controls_echo: bool
 
@@ -76,7 +77,7 @@ class Detector:
         own = {each.name: each.own for each in (*self._plan.controls, *(a for g in self._plan.groups for a in g))}
         echo = bool(self._controls) and not any(has_amnesia(a.text, own[a.name]) for a in self._controls)
         judged = tuple(self._judge(a, own[a.name], echo=echo, fast=a.name in fast) for a in self._answers)
-        return Report(tuple(self._answers), judged, rate, echo)
+        return Report(tuple(self._answers), judged, tuple(self._controls), rate, echo)
 
     def _judge(self, answer: Answer, own: tuple[str, ...], *, echo: bool, fast: bool) -> Judged:
         status = answer.status != 200 or answer.error_frames > 0

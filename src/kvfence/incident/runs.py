@@ -85,7 +85,7 @@ async def play(scenario: Scenario, workload: Workload, folder: Path, open_server
         report, others = await _converse(served, asks)
         cpu_s = served.cpu_s()
     readings = read_traces(load_traces(folder)) if scenario.disaggregated else {}
-    tenants = {answer.request_id: answer.tenant for answer in (*others, *report.answers)}
+    tenants = {answer.request_id: answer.tenant for answer in (*others, *report.answers, *report.controls)}
     return Run(
         scenario,
         workload.seed,
@@ -222,7 +222,7 @@ def sample_of(run: Run, workload: Workload) -> Sample | None:
     marks = judged[answer.name]
     found = marks.exact or marks.fuzzy
     source = found[0][0] if found else max(leak.slots, key=lambda tenant: leak.slots[tenant])
-    telling = Telling(run.readings[leak.attempt], run.readings, run.tenants, leak, answer.text)
+    telling = Telling(run.readings[leak.attempt], run.readings, run.tenants, leak)
     pages, steps = tell(telling)
     record = workload.records[source]
     markers = tuple(marker for tenant, marker in found if tenant == source)

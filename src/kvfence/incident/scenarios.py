@@ -5,6 +5,8 @@ Not for: playing them (``runs.py`` on the real engine, ``simulated.py`` on the p
 
 from msgspec import Struct
 
+from kvfence.incident.workload import MODEST, SHORT, Sizes
+
 
 class Scenario(Struct, frozen=True):
     """One run's configuration. ``by_fraction``: prefill's pool comes from a share of the memory left."""
@@ -14,6 +16,7 @@ class Scenario(Struct, frozen=True):
     guarded: bool = False
     disaggregated: bool = True
     by_fraction: bool = False
+    sizes: Sizes = Sizes()
 
     @property
     def leaks(self) -> bool:
@@ -30,8 +33,8 @@ SMALL_UNGUARDED = Scenario("small_unguarded")
 SMALL_GUARDED = Scenario("small_guarded", guarded=True)
 LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True)
 LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True)
-FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True)
-CONTROL = Scenario("control", disaggregated=False)
+FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True, sizes=SHORT)
+CONTROL = Scenario("control", disaggregated=False, sizes=MODEST)
 LANES = ((SMALL_UNGUARDED, LARGE_GUARDED, CONTROL), (SMALL_GUARDED, LARGE_UNGUARDED, FRACTION_LOWERED))
 """Two rows of runs that go side by side on two cores. The last two are one deployment, before and after its memory
 fraction was lowered."""

@@ -90,7 +90,7 @@ def simulate(seed: int) -> SeedFindings:
 
 def _play(scenario: Scenario, seed: int) -> SimRun:
     began = time.monotonic()
-    drawn = workload.draw_workload(seed, lambda _: LINE)
+    drawn = workload.draw_workload(seed, lambda _: LINE, scenario.sizes)
     asks = drawn if scenario.leaks else drawn.first_tenants_only()
     pages = workload.SMALL_PAGES if scenario.pool == "small" else workload.LARGE_PAGES
     capacity = Capacity(workload.PAGE_SIZE, workload.CONTEXT_TOKENS, pages, workload.DECODE_PAGES)
@@ -211,7 +211,7 @@ async def _control(seed: int) -> RunFacts:
     began = time.monotonic()
     executor = SymbolicExecutor()
     node = SingleNode(executor, workload.SMALL_PAGES, workload.CONTEXT_TOKENS)
-    asks = workload.draw_workload(seed, lambda _: LINE, workload.MODEST)
+    asks = workload.draw_workload(seed, lambda _: LINE, CONTROL.sizes)
     statuses: dict[str, str] = {}
     tenants: dict[str, str] = {}
     for number, ask in enumerate(a for each in asks.rounds for a in (*each.tenants, *each.oversize)):

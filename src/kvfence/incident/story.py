@@ -4,7 +4,7 @@ Not for: which answer is told of beyond picking a readable one (``pick``), or ho
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -52,13 +52,12 @@ class Sample(Struct, frozen=True):
 
 
 class Telling(Struct, frozen=True):
-    """What a story is made of. ``answer``: None where the protocol alone cannot know it."""
+    """What a story is made of. ``tenants``: by request id."""
 
     reading: Reading
     readings: dict[AttemptId, Reading]
     tenants: dict[str, str]
     leak: Leak
-    answer: str | None = None
 
     def owner(self, slots: Sequence[Slot | None]) -> str:
         """Name who wrote most of a page."""
@@ -102,61 +101,82 @@ def _row(telling: Telling, index: int) -> PageRow:
     return PageRow(page, telling.owner(before), telling.owner(after), not written, wanted, telling.stamp(page, after))
 
 
+STEPS = (
+    (
+        "The router tells decode the length; decode reserves",
+        "Attempt {attempt} offers {num_tokens} tokens; decode grants {num_pages} pages under serial {serial}: {pages}.",
+        ("gateway: Offer", "decode: Grant"),
+    ),
+    (
+        "The prefill queue lets the refused request in",
+        "Its prompt of {num_tokens} tokens does not fit; the scheduler keeps the error for later and queues "
+        "{num_dispatched} token in its place. Said no, not obeyed: {prefill_said_no}.",
+        ("prefill: StartTimer",),
+    ),
+    (
+        "Prefill runs one token",
+        "It reserves page {source} under grant {origin_serial} and computes the placeholder.",
+        ("prefill: StartPrefill",),
+    ),
+    (
+        "Prefill sends one page and signals that the transfer is complete",
+        "It writes page {posted} of decode's pool and says Sent for {num_sent} token; {num_tokens} were offered.",
+        ("prefill: Post", "prefill: Sent"),
+    ),
+    (
+        "The decode queue accepts",
+        "Decode adopts all {num_pages} pages. Said no, not obeyed: {decode_said_no}.",
+        ("decode: Verify", "decode: Adopt"),
+    ),
+    (
+        "Decode reads all {num_pages} pages",
+        "Only page {posted} was written for this request. What the others hold: {owners}.",
+        ("decode: Adopt",),
+    ),
+    (
+        "The client gets HTTP 200 instead of 400",
+        "{num_emitted} tokens leave, computed from {slots} slots of {tenants}, {generated} of them from an answer.",
+        ("decode: Ended",),
+    ),
+)
+"""The seven: title, what was seen, and the trace lines that say so."""
+
+
 def _steps(telling: Telling, rows: tuple[PageRow, ...]) -> tuple[Step, ...]:
-    reading = telling.reading
-    num_pages = len(reading.pages)
-    said_no = [f"{d.guard}@{d.place}" for d in reading.decisions if not d.holds and not d.enforced]
-    at_prefill = ", ".join(name for name in said_no if name.endswith("@prefill")) or "nobody"
-    at_decode = ", ".join(dict.fromkeys(name for name in said_no if name.endswith("@decode"))) or "nobody"
-    stale = [row for row in rows if row.foreign]
-    owners = _by_owner(stale)
-    posted = ", ".join(map(str, reading.posted))
-    source = ", ".join(map(str, reading.source))
-    given = "" if telling.answer is None else " The client sees nothing unusual but the text."
-    texts = (
-        (
-            "The router tells decode the length; decode reserves",
-            f"Attempt {reading.attempt} offers {reading.num_tokens} tokens; decode grants {num_pages} pages under "
-            f"serial {reading.serial}: {', '.join(map(str, reading.pages))}.",
-            ("gateway: Offer", "decode: Grant"),
-        ),
-        (
-            "The prefill queue lets the refused request in",
-            f"Its prompt of {reading.num_tokens} tokens does not fit; the scheduler keeps the error for later and "
-            f"queues {reading.num_dispatched} token in its place. Said no, not obeyed: {at_prefill}.",
-            ("prefill: StartTimer",),
-        ),
-        (
-            "Prefill runs one token",
-            f"It reserves page {source} under grant {reading.origin_serial} and computes the placeholder.",
-            ("prefill: StartPrefill",),
-        ),
-        (
-            "Prefill sends one page and signals that the transfer is complete",
-            f"It writes page {posted} of decode's pool and says Sent for {reading.num_sent} token; "
-            f"{reading.num_tokens} were offered.",
-            ("prefill: Post", "prefill: Sent"),
-        ),
-        (
-            "The decode queue accepts",
-            f"Decode adopts all {num_pages} pages. Said no, not obeyed: {at_decode}.",
-            ("decode: Verify", "decode: Adopt"),
-        ),
-        (
-            f"Decode reads all {num_pages} pages",
-            f"Only page {posted} was written for this request. What the others hold: {owners}.",
-            ("decode: Emit",),
-        ),
-        (
-            "The client gets HTTP 200 instead of 400",
-            f"{telling.leak.num_tokens} tokens leave, computed from {sum(telling.leak.slots.values())} slots of "
-            f"{', '.join(telling.leak.slots)}, {telling.leak.generated} of them from an answer.{given}",
-            ("gateway: Finish", "decode: Ended"),
-        ),
-    )
+    reading, leak = telling.reading, telling.leak
+    values = {
+        "attempt": reading.attempt,
+        "num_tokens": reading.num_tokens,
+        "num_pages": len(reading.pages),
+        "serial": reading.serial,
+        "pages": _commas(reading.pages),
+        "num_dispatched": reading.num_dispatched,
+        "prefill_said_no": _said_no(reading, "prefill"),
+        "source": _commas(reading.source),
+        "origin_serial": reading.origin_serial,
+        "posted": _commas(reading.posted),
+        "num_sent": reading.num_sent,
+        "decode_said_no": _said_no(reading, "decode"),
+        "owners": _by_owner([row for row in rows if row.foreign]),
+        "num_emitted": leak.num_tokens,
+        "slots": sum(leak.slots.values()),
+        "tenants": _commas(leak.slots),
+        "generated": leak.generated,
+    }
     return tuple(
-        Step(number, title, text, _lines(reading, where)) for number, (title, text, where) in enumerate(texts, 1)
+        Step(number, title.format(**values), text.format(**values), _lines(reading, where))
+        for number, (title, text, where) in enumerate(STEPS, 1)
     )
+
+
+def _commas(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))
+
+
+def _said_no(reading: Reading, place: str) -> str:
+    """Name the guards that saw it here; they were asked, and away."""
+    names = (f"{d.guard}@{d.place}" for d in reading.decisions if not d.holds and not d.enforced and d.place == place)
+    return _commas(dict.fromkeys(names)) or "nobody"
 
 
 def _by_owner(rows: Sequence[PageRow]) -> str:

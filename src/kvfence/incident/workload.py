@@ -69,6 +69,10 @@ class Sizes(Struct, frozen=True):
 MODEST = Sizes(num_tenants=4, prompt=CONTROL_TOKENS, answer=8, answer_cut=16)
 """Prompt and answer together fit the small pool: for a single node, which decodes in it, too."""
 
+SHORT = Sizes(num_tenants=14, prompt=CONTROL_TOKENS, answer=10, answer_cut=20)
+"""Fit a pool of any size between 5 and 7 pages, and fill as many of decode's: for a pool by memory fraction, which no
+more than that can be aimed at."""
+
 PLACEHOLDER = 0
 """The token that stands for a refused prompt, as in the incident's engine."""
 
@@ -130,6 +134,16 @@ class Workload(Struct, frozen=True):
         return replace(self, rounds=(self.rounds[0], *(replace(each, tenants=()) for each in self.rounds[1:])))
 
 
+def tenant_name(index: int) -> str:
+    """Name a tenant."""
+    return f"tenant-{index + 1:02d}"
+
+
+def everybody() -> list[str]:
+    """Give every tenant there may be, the asker first."""
+    return [ASKER, *map(tenant_name, range(min(len(FIRST), len(LAST), len(CITIES))))]
+
+
 def draw_workload(seed: int, encode: Encode, sizes: Sizes = Sizes()) -> Workload:
     """Draw markers, sizes and order from a seed.
 
@@ -137,7 +151,7 @@ def draw_workload(seed: int, encode: Encode, sizes: Sizes = Sizes()) -> Workload
     """
     rng = random.Random(seed)
     first, last, cities = (rng.sample(words, sizes.num_tenants) for words in (FIRST, LAST, CITIES))
-    records = {f"tenant-{i + 1:02d}": Record(first[i], last[i], cities[i]) for i in range(sizes.num_tenants)}
+    records = {tenant_name(i): Record(first[i], last[i], cities[i]) for i in range(sizes.num_tenants)}
     names = list(records)
     rounds = []
     for number in range(ROUNDS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
@@ -54,11 +54,18 @@ def read_facts(path: Path) -> CheckpointFacts:
     check_family(config)
     generation = read_json(path / "generation_config.json") if (path / "generation_config.json").exists() else {}
     context = config.get("max_position_embeddings") or config.get("n_positions") or config.get("n_ctx")
-    if not isinstance(context, int) or not isinstance(config.get("vocab_size"), int):
-        raise ModelError(f"{path / 'config.json'}: max_position_embeddings and vocab_size must be numbers.")
+    vocab_size = config.get("vocab_size")
+    if not _is_count(context) or not _is_count(vocab_size):
+        raise ModelError(f"{path / 'config.json'}: max_position_embeddings and vocab_size must be numbers above 0.")
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-    return CheckpointFacts(str(config["model_type"]), context, config["vocab_size"], frozenset(map(int, ids)))
+    if not all(isinstance(each, int) for each in ids):
+        raise ModelError(f"{path}: eos_token_id must be a token id or a list of them. Fetch the checkpoint again.")
+    return CheckpointFacts(str(config["model_type"]), context, vocab_size, frozenset(map(int, ids)))
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def read_json(path: Path) -> dict[str, Any]:

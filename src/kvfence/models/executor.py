@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from kvfence.core.layout import KVLayout
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,8 @@ class PassRow(Struct, frozen=True):
     pages: Sequence[int]
     sampling: SamplingParams | None = None
     sample_index: int = 0
+
+    __repr__ = without_content
 
 
 class Executor(Protocol):

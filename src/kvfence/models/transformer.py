@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import transformers
 from msgspec import Struct
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from kvfence.core.errors import ModelError
@@ -131,7 +130,7 @@ def load_executor(path: Path, spec: ExecutorSpec) -> TransformerExecutor:
             path, dtype=dtype, local_files_only=True, output_loading_info=True
         )
         model.set_attn_implementation(ATTENTION_NAME)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # transformers, its validation and the readers of weights share no root
         raise ModelError(
             f"{path}: the model does not load ({type(error).__name__}: {error}). The files may be incomplete or "
             "corrupt; fetch the checkpoint again."

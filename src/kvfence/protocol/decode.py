@@ -104,6 +104,8 @@ def on_sent(turn: Turn, node: DecodeNode, sender: Incarnation, message: Sent) ->
     )
     if not turn.ask("count-matches", attempt, count_matches):
         return give_up(turn, node, handoff, EndReason.COUNT_MISMATCH)
+    if not turn.ask("stamp-at-adopt", attempt, manifest.origin == sender):
+        return give_up(turn, node, handoff, EndReason.STAMP_MISMATCH, mismatch=True)
     turn.do(Verify(attempt, handoff.remote.pages, manifest))
     return put(node, replace(advance(handoff, DecodePhase.VERIFYING), manifest=manifest))
 
@@ -189,6 +191,8 @@ def on_unknown(turn: Turn, node: DecodeNode, sender: Incarnation, message: Unkno
 def on_cancel(turn: Turn, node: DecodeNode, sender: Incarnation, message: Cancel) -> DecodeNode:
     """End the attempt; one never offered is remembered, so that an Offer overtaken by its Cancel is refused."""
     attempt = message.attempt
+    if not turn.ask("attempt-is-current", attempt, sender == attempt.gateway):
+        return node
     handoff = node.handoffs.get(attempt)
     if handoff is not None and handoff.ending is not None:
         turn.do(Send(sender, Ended(attempt, handoff.ending, handoff.num_emitted)))

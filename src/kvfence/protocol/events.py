@@ -21,10 +21,11 @@ class Received(Struct, frozen=True, tag=True):
 
 
 class PeerUp(Struct, frozen=True, tag=True):
-    """The supervisor introduced a peer. ``writes``: it can write into this node's pool."""
+    """The supervisor introduced a peer. ``writes``: it can write into this node's pool. ``role``: prefill, decode."""
 
     peer: Incarnation
     writes: bool
+    role: str = ""
 
 
 class PeerGone(Struct, frozen=True, tag=True):

@@ -20,13 +20,17 @@ from kvfence.protocol.turn import Turn
 
 
 class GatewayNode(Struct, frozen=True):
-    """One gateway's whole protocol state. ``current``: the attempt that feeds each open request."""
+    """One gateway's whole protocol state. ``current``: the attempt that feeds each open request.
+
+    ``prefills``: the prefill workers that live, oldest first.
+    """
 
     lives: Lives
     capacity: Capacity
     next_counter: int = 1
     handoffs: dict[AttemptId, GatewayHandoff] = {}
     current: dict[RequestId, AttemptId] = {}
+    prefills: tuple[Incarnation, ...] = ()
 
     @property
     def floor(self) -> int:
@@ -168,7 +172,7 @@ def _drop(turn: Turn, node: GatewayNode, handoff: GatewayHandoff | None, event: 
 
 
 def on_ended(turn: Turn, node: GatewayNode, sender: Incarnation, message: Ended) -> GatewayNode:
-    """The attempt is over at decode. One that ends before all its tokens came is not answered yet."""
+    """The attempt is over at decode. One whose last tokens have not come when it is said again has lost them."""
     handoff = node.handoffs.get(message.attempt)
     if handoff is None:
         turn.do(Send(sender, Closed(message.attempt)))
@@ -176,7 +180,9 @@ def on_ended(turn: Turn, node: GatewayNode, sender: Incarnation, message: Ended)
     if not turn.ask("attempt-is-current", message.attempt, sender == handoff.decode):
         return node
     if message.num_emitted > handoff.num_emitted and not handoff.answered:
-        return node
+        if not handoff.gap_seen:
+            return put(node, replace(handoff, gap_seen=True))  # the tokens may be on their way: decode says Ended again
+        message = replace(message, reason=EndReason.WORKER_LOST)
     turn.do(Send(sender, Closed(message.attempt)))
     goes_on = message.reason is EndReason.PREEMPTED and not handoff.answered and not handoff.cancelled
     handoff = advance(handoff, GatewayPhase.CLOSED)
@@ -188,7 +194,9 @@ def on_ended(turn: Turn, node: GatewayNode, sender: Incarnation, message: Ended)
 def _resubmit(turn: Turn, node: GatewayNode, old: GatewayHandoff) -> GatewayNode:
     """A preempted sequence goes on as a new attempt: prompt plus what was generated, through ``fits`` again."""
     num_tokens, max_tokens = old.num_tokens + old.num_emitted, old.max_tokens - old.num_emitted
-    event = Submit(old.request, num_tokens, max_tokens, old.prefill, old.decode, old.remaining_ns)
+    others = [prefill for prefill in node.prefills if prefill != old.prefill]
+    prefill = old.prefill if old.prefill in node.lives.peers or not others else others[0]
+    event = Submit(old.request, num_tokens, max_tokens, prefill, old.decode, old.remaining_ns)
     node = replace(node, current=_without(node.current, old.request))
     new = AttemptId(node.lives.incarnation, node.next_counter)
     turn.do(Resubmitted(old.request, old.attempt, new))
@@ -228,7 +236,8 @@ def _give_up(turn: Turn, node: GatewayNode, handoff: GatewayHandoff, reason: End
 
 def on_peer_gone(turn: Turn, node: GatewayNode, peer: Incarnation) -> GatewayNode:
     """What a dead decode worker held is lost. For a dead prefill worker decode says what it lost."""
-    node = replace(node, lives=node.lives.without(peer))
+    prefills = tuple(prefill for prefill in node.prefills if prefill != peer)
+    node = replace(node, lives=node.lives.without(peer), prefills=prefills)
     for handoff in tuple(node.handoffs.values()):
         if handoff.decode == peer:
             node = put(*_answer(turn, node, advance(handoff, GatewayPhase.CLOSED), EndReason.WORKER_LOST))

@@ -78,6 +78,7 @@ class GatewayHandoff(Struct, frozen=True):
     """One attempt at its gateway.
 
     ``timer``: the request's first attempt, whose deadline holds for those that follow a preemption.
+    ``gap_seen``: decode said Ended before all tokens had come.
     ``answered``: its client has heard the end; the record waits for decode.
     """
 
@@ -94,6 +95,7 @@ class GatewayHandoff(Struct, frozen=True):
     num_emitted: int = 0
     cancelled: bool = False
     cancel_sent: bool = False
+    gap_seen: bool = False
     answered: bool = False
 
 

@@ -202,6 +202,8 @@ def _prefill_receives(turn: Turn, node: PrefillNode, event: Received) -> Prefill
         case Abort() as message:
             return prefill_end.on_abort(turn, node, sender, message)
         case Cancel() as message:
+            if not turn.ask("attempt-is-current", message.attempt, sender == message.attempt.gateway):
+                return node
             return prefill_end.on_cancel(turn, node, message)
         case Floor() as message:
             return prefill_end.on_floor(turn, node, sender, message.counter)
@@ -223,7 +225,8 @@ def _step_gateway(turn: Turn, node: GatewayNode, event: Event) -> GatewayNode:
         case Resend():
             return gateway.on_resend(turn, node, event.attempt)
         case PeerUp():
-            return _meet(node, event)
+            prefills = (*node.prefills, event.peer) if event.role == "prefill" else node.prefills
+            return replace(_meet(node, event), prefills=prefills)
         case PeerGone():
             return gateway.on_peer_gone(turn, node, event.peer)
     raise _illegal(node, event)

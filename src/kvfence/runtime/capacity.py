@@ -56,7 +56,10 @@ def settle_capacity(prefill: Loaded, decode: Loaded, context_tokens: int, *, che
     if context_tokens == 0:
         context_tokens = min(prefill.context_tokens, prefill.num_pages * size, (decode.num_pages - 1) * size)
     if context_tokens < size:
-        raise CapacityError(f"the pools hold no context of even one page ({size} tokens): raise --pool-tokens")
+        raise CapacityError(
+            f"a context of {context_tokens} tokens is less than one page ({size} tokens): raise --context and "
+            f"--pool-tokens to {2 * size} or more, or lower --page-size"
+        )
     capacity = Capacity(size, context_tokens, prefill.num_pages, decode.num_pages)
     if check:
         check_capacity(capacity)
@@ -80,6 +83,10 @@ def check_capacity(capacity: Capacity) -> None:
         extra = " (one page more than the context, for the tail's copy)" if role == "decode" else ""
         lines.append(f"  {role}: {have} pages = {have * size} tokens, needs {wanted}{extra}: {verdict}")
     fitting = min(capacity.prefill_pages, capacity.decode_pages - 1) * size
-    lines.append(f"mend it with --pool-tokens {(need + 1) * size}, or lower the context: --context {max(fitting, 0)},")
-    lines.append("or --context auto, which takes the largest context that both pools hold")
+    mend = f"mend it with --pool-tokens {(need + 1) * size}"
+    if fitting < size:
+        lines.append(mend)
+    else:
+        lines.append(f"{mend}, or lower the context: --context {fitting},")
+        lines.append("or --context auto, which takes the largest context that both pools hold")
     raise CapacityError("\n".join(lines))

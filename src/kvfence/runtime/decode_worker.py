@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kvfence.core.errors import StampMismatch
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId
 from kvfence.core.manifest import Manifest
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 from kvfence.core.tags import PageTag
 from kvfence.kv.seal import VerifyReport, copy_tail_page, pack_heads, pack_tags, verify_pages, write_head
 from kvfence.kv.storage import MemoryFile
@@ -54,6 +54,8 @@ class Sequence(Struct):
     pages: list[int]
     num_new: int = 1
     suspect: list[int] = []
+
+    __repr__ = without_content
 
 
 class DecodeWorker(Worker[DecodeNode]):
@@ -161,7 +163,9 @@ class DecodeWorker(Worker[DecodeNode]):
 
     def _adopt(self, command: Adopt) -> None:
         """Make the sequence; a partly filled last page is copied to decode's own, so that each page has one writer."""
-        attempt, handoff = command.attempt, self.loop.node.handoffs[command.attempt]
+        attempt, handoff = command.attempt, self.loop.node.handoffs.get(command.attempt)
+        if handoff is None or handoff.ending is not None:
+            return  # the first token ends it: nothing is read, and nothing copied that nobody would compare
         num_tokens = handoff.num_tokens
         remote = self._remote_tags(command)
         suspect: list[int] = []

@@ -15,11 +15,11 @@ from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId, new_incarnation
 from kvfence.core.invariant import InvariantBroken
 from kvfence.core.limits import Limits
-from kvfence.core.request import Request
+from kvfence.core.request import Request, without_content
 from kvfence.driver.loop import NodeLoop
 from kvfence.protocol.admission import Capacity, Load, Refuse, decide, fits
 from kvfence.protocol.commands import Command, Deliver, Finish, Resubmitted, Send, StartTimer
-from kvfence.protocol.events import ClientGone, DeadlinePassed, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
+from kvfence.protocol.events import ClientGone, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor
@@ -27,6 +27,7 @@ from kvfence.protocol.node import Lives
 from kvfence.protocol.routing import Placement, WorkerLoad, place
 from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
 from kvfence.runtime.resend import Resender
+from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder
 from kvfence.wire.codec import frame_codec
 from kvfence.wire.control import ControlSocket
@@ -51,6 +52,8 @@ class Generation(Struct):
     queue: "asyncio.Queue[TokensOut | EndOut]"
     generated: list[int] = []
 
+    __repr__ = without_content
+
 
 class Dispatcher:
     """Dispatches generations to the current workers.
@@ -74,6 +77,7 @@ class Dispatcher:
         self._states: tuple[WorkerState, ...] = ()
         self._loop: NodeLoop[GatewayNode] | None = None
         self._resender = Resender(self._feed)
+        self._timers = Timers(self._feed_timer)
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
@@ -109,7 +113,7 @@ class Dispatcher:
     def meet(self, peer: Incarnation, role: str) -> None:
         """A worker is ready for attempts."""
         self.peers[peer] = Peer(peer, role)
-        self._feed(PeerUp(peer, writes=False))
+        self._feed(PeerUp(peer, writes=False, role=role))
 
     def lose(self, peer: Incarnation, *, reaped: bool) -> None:
         """A worker is gone."""
@@ -227,7 +231,7 @@ class Dispatcher:
                 envelope = Envelope(self.incarnation, to, message)
                 self.control.send(to, self.codec.encode(Frame(self.incarnation, envelope, payload)))
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
-                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed_timer, DeadlinePassed(attempt))
+                self._timers.start(attempt, remaining_ns)
             case Deliver(request=request, attempt=attempt):
                 self._deliver(request, self._arrived.pop(attempt, []))
             case Resubmitted(request=request, old=old):
@@ -281,6 +285,7 @@ class Dispatcher:
                 envelope = Envelope(self.incarnation, peer, Floor(node.floor))
                 self.control.send(peer, self.codec.encode(Frame(self.incarnation, envelope)))
             self._resender.tick(time.monotonic(), tuple(node.handoffs))
+            self._timers.keep({handoff.timer for handoff in node.handoffs.values()})
             open_requests = {handoff.request for handoff in node.handoffs.values()} | set(self._generations)
             self._tenants = {r: tenant for r, tenant in self._tenants.items() if r in open_requests}
             self.recorder.flush()

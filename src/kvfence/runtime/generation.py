@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from kvfence.core.request import Request
+from kvfence.core.request import Request, without_content
 from kvfence.protocol.admission import Capacity, Fit
 from kvfence.protocol.messages import EndReason
 
@@ -17,6 +17,8 @@ class TokensOut(Struct, frozen=True):
     """Tokens that have left decode, in order. Never logged."""
 
     token_ids: tuple[int, ...]
+
+    __repr__ = without_content
 
 
 class EndOut(Struct, frozen=True):

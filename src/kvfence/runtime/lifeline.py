@@ -83,7 +83,8 @@ class Beat(Struct, frozen=True, tag=True):
 
     ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
     ``decisions``: (guard, place, answer, count). ``fence_pages``: pages that only a fence can free.
-    ``wanted_pages``: what whoever waits first needs. ``counters``: passes, model errors, frames refused or dropped.
+    ``wanted_pages``: what whoever waits first needs. ``counters``: passes, model errors, frames refused or
+    dropped, traces lost.
     """
 
     states: dict[str, int] = {}

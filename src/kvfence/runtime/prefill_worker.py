@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
-from kvfence.core.errors import TransportError
+from kvfence.core.errors import StampMismatch, TransportError
 from kvfence.core.ids import AttemptId, Incarnation, PassId
 from kvfence.core.invariant import InvariantBroken
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
 from kvfence.kv.storage import MemoryFile, map_shared
@@ -52,6 +52,8 @@ class Job(Struct):
     num_computed: int = 0
     stamps: list[PageStamp] = []
     first_token: int | None = None
+
+    __repr__ = without_content
 
 
 class PrefillWorker(Worker[PrefillNode]):
@@ -205,14 +207,16 @@ class PrefillWorker(Worker[PrefillNode]):
         for attempt in attempts:
             if attempt not in self.jobs:
                 self.table.drop(attempt)
+        for chunk, token in zip(chunks, tokens or (), strict=False):
+            if chunk.attempt in self.jobs and chunk.attempt not in bad:
+                self._seal(chunk, token, bad)
         finished = tuple((chunk.attempt, EndReason.STOP) for chunk in chunks if chunk.last)
         failed = attempts if tokens is None else ()
         mismatched = tuple((attempt, tuple(bad[attempt])) for attempt in attempts if attempt in bad)
         self.loop.feed(PassEnded(self.last_pass, mismatched, finished, failed))
         self.counters["passes"] += 1
-        for index, chunk in enumerate(chunks):
-            if tokens is not None and chunk.attempt in self.jobs:
-                self._seal(chunk, tokens[index])
+        for attempt in attempts:
+            self._report_sealed(attempt)
 
     def _row(self, chunk: Chunk) -> PassRow:
         job = self.jobs[chunk.attempt]
@@ -225,8 +229,8 @@ class PrefillWorker(Worker[PrefillNode]):
             job.num_generated,
         )
 
-    def _seal(self, chunk: Chunk, token: int | None) -> None:
-        """Seal the pages this chunk filled, the last one zeroed behind its tokens."""
+    def _seal(self, chunk: Chunk, token: int | None, bad: dict[AttemptId, list[int]]) -> None:
+        """Seal the pages this chunk filled, the last one zeroed behind its tokens; one that is another's is bad."""
         job = self.jobs[chunk.attempt]
         job.num_computed = chunk.end
         page_size = self.layout.page_size
@@ -235,12 +239,22 @@ class PrefillWorker(Worker[PrefillNode]):
         for index in range(len(job.stamps), num_full):
             num_tokens = min(page_size, chunk.end - index * page_size)
             tag = PageTag(self.incarnation, job.serial, job.pages[index])
-            job.stamps.append(seal_page(self.pool, tag, num_tokens, zero))
+            try:
+                job.stamps.append(seal_page(self.pool, tag, num_tokens, zero))
+            except StampMismatch:
+                bad.setdefault(chunk.attempt, []).append(tag.page)
+                return
         if chunk.last:
             job.first_token, job.token_ids = token, []
-        handoff = self.loop.node.handoffs[chunk.attempt]
-        if num_full > handoff.num_sealed and handoff.phase is PrefillPhase.RUNNING:
-            self.loop.feed(PagesSealed(chunk.attempt, num_full, zero, handoff_digest(job.stamps)))
+
+    def _report_sealed(self, attempt: AttemptId) -> None:
+        """Tell the node of pages sealed since the last report, where the attempt still runs."""
+        job, handoff = self.jobs.get(attempt), self.loop.node.handoffs.get(attempt)
+        if job is None or handoff is None or handoff.phase is not PrefillPhase.RUNNING:
+            return
+        if len(job.stamps) > handoff.num_sealed:
+            zeroed = self.begin.rules.enforces("zero-tail", "prefill")
+            self.loop.feed(PagesSealed(attempt, len(job.stamps), zeroed, handoff_digest(job.stamps)))
 
     def unanswered(self) -> Iterable[AttemptId]:
         """Sent and Failed wait for decode's word."""

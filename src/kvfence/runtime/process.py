@@ -6,6 +6,7 @@ Not for: what a worker does (``worker.py``).
 import asyncio
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -52,6 +53,7 @@ def load_model(begin: Begin) -> Model:
 def run_worker(build: Build, load: Load = load_model) -> None:
     """Be a worker process: ``python -m kvfence.runtime.ROLE_worker LIFELINE_FD``."""
     die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold tenants' pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor ends us in order
     sock = socket.socket(fileno=int(sys.argv[1]))
     status = 0

@@ -28,13 +28,14 @@ from kvfence.models.executor import Executor, PassRow
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Move, Send, StartTimer
 from kvfence.protocol.decode_state import DecodeNode
-from kvfence.protocol.events import DeadlinePassed, Event, PeerGone, PeerUp
+from kvfence.protocol.events import Event, PeerGone, PeerUp
 from kvfence.protocol.messages import Envelope
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
+from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder, TraceFile
 from kvfence.wire.codec import frame_codec
 from kvfence.wire.control import ControlSocket
@@ -73,6 +74,7 @@ class Worker(ABC, Generic[N]):
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
         self.loop: NodeLoop[N]
         self.resender: Resender
+        self.timers: Timers
         self.tasks: asyncio.TaskGroup
         self._checked: N | None = None
 
@@ -95,6 +97,7 @@ class Worker(ABC, Generic[N]):
         self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.recorder.step)
         self.recorder.begin(self.begin.rules, self.begin.role, node)
         self.resender = Resender(self.loop.feed)
+        self.timers = Timers(self._feed_soon)
 
     @abstractmethod
     def make_node(self, capacity: Capacity) -> N:
@@ -135,7 +138,7 @@ class Worker(ABC, Generic[N]):
                     zero_pages(self.pool, pages)
                 return None
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
-                asyncio.get_running_loop().call_later(remaining_ns / 1e9, self._feed_soon, DeadlinePassed(attempt))
+                self.timers.start(attempt, remaining_ns)
                 return None
         return self.carry_out(command)
 
@@ -205,6 +208,7 @@ class Worker(ABC, Generic[N]):
             self._check_ledger()
             self.lifeline.send(self._beat())
             self.resender.tick(time.monotonic(), self.unanswered())
+            self.timers.keep({a for a, h in self.loop.node.handoffs.items() if h.phase.value != "closed"})
             self.recorder.flush()
             await asyncio.sleep(BEAT_S)
 
@@ -225,7 +229,7 @@ class Worker(ABC, Generic[N]):
         answered = {a for a, h in self.loop.node.handoffs.items() if getattr(h, "abort_answered", False)}
         waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
         fenced = sum(len(entry.lot.pages) for entry in waits)
-        counters = {**self.counters, "frames_dropped": self.control.dropped}
+        counters = {**self.counters, "frames_dropped": self.control.dropped, "traces_lost": int(self.recorder.broken)}
         return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), counters)
 
     def _wanted_pages(self) -> int:

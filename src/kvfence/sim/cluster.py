@@ -196,4 +196,7 @@ class Cluster:
 
 
 def _meeting(process: AnyProcess, other: AnyProcess) -> PeerUp:
-    return PeerUp(other.incarnation, writes=isinstance(process, Decode) and isinstance(other, Prefill))
+    is_prefill = isinstance(other, Prefill)
+    return PeerUp(
+        other.incarnation, writes=isinstance(process, Decode) and is_prefill, role="prefill" if is_prefill else ""
+    )

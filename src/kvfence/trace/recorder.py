@@ -1,9 +1,12 @@
 """Wraps ``step`` and writes down each one, so that no driver can forget a line.
 
-Bounded: a file that reaches its limit is kept once as ``.1`` and begun anew, header first.
+Bounded: a file that reaches its limit is kept once as ``.1`` and begun anew, header first. A file that cannot be
+written, on a full disk say, ends there, and serving goes on.
 """
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +43,11 @@ class Recorder:
             self._sink.write(TraceStep(self._n, self._clock_ns(), event, result.commands, result.decisions))
         return result
 
+    @property
+    def broken(self) -> bool:
+        """Was the sink given up?"""
+        return self._sink is not None and self._sink.broken
+
     def flush(self) -> None:
         """Push buffered lines to the file."""
         if self._sink is not None:
@@ -52,7 +60,10 @@ class Recorder:
 
 
 class TraceFile:
-    """An NDJSON file of bounded size; at most twice ``bytes_max`` lie on disk."""
+    """An NDJSON file of bounded size; at most twice ``bytes_max`` lie on disk.
+
+    ``broken``: it could not be written and was given up; what lies on disk is the beginning of a trace.
+    """
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self._path = path
@@ -62,6 +73,7 @@ class TraceFile:
         self._pending: list[bytes] = []
         self._num_pending = 0
         self._written = 0
+        self.broken = False
         self._file: BinaryIO = self._open()
 
     def _open(self) -> BinaryIO:
@@ -78,6 +90,8 @@ class TraceFile:
         self._append(self._encoder.encode(line) + b"\n")
 
     def _append(self, line: bytes) -> None:
+        if self.broken:
+            return
         if self._written + len(line) > self._bytes_max and self._written > len(self._header):
             self._rotate()
         self._pending.append(line)
@@ -88,18 +102,37 @@ class TraceFile:
 
     def _rotate(self) -> None:
         self.flush()
+        try:
+            os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+            fresh = self._open()
+        except OSError as error:
+            self._give_up(error)
+            return
         self._file.close()
-        os.replace(self._path, self._path.with_name(self._path.name + ".1"))
-        self._file = self._open()
+        self._file = fresh
         self._written = len(self._header)
-        self._file.write(self._header)
+        self._write(self._header)
 
     def flush(self) -> None:
         """Write out what is pending."""
         if self._pending:
-            self._file.write(b"".join(self._pending))
+            self._write(b"".join(self._pending))
             self._pending.clear()
             self._num_pending = 0
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it; a disk that fills may take a part first."""
+        rest = memoryview(data)
+        try:
+            while rest and not self.broken:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.broken = True
+        with contextlib.suppress(OSError):  # the log may lie on the same full disk
+            sys.stderr.write(f"trace {self._path}: not written any more ({error.strerror}); serving goes on\n")
 
     def close(self) -> None:
         """Flush and close."""

@@ -6,7 +6,7 @@ Prompts travel beside Dispatch, the first token with the sampler's state beside 
 from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, Incarnation
-from kvfence.core.request import SamplingParams
+from kvfence.core.request import SamplingParams, without_content
 from kvfence.protocol.messages import Envelope
 
 
@@ -17,6 +17,8 @@ class Prompt(Struct, frozen=True, tag=True):
     sampling: SamplingParams
     num_generated: int
 
+    __repr__ = without_content
+
 
 class FirstToken(Struct, frozen=True, tag=True):
     """The token prefill sampled, with the sampler's state; it leaves only after adoption."""
@@ -25,6 +27,8 @@ class FirstToken(Struct, frozen=True, tag=True):
     sampling: SamplingParams
     num_generated: int
 
+    __repr__ = without_content
+
 
 class TokenRow(Struct, frozen=True, array_like=True):
     """Tokens of one attempt, from this index."""
@@ -32,6 +36,8 @@ class TokenRow(Struct, frozen=True, array_like=True):
     attempt: AttemptId
     first_index: int
     token_ids: list[int]
+
+    __repr__ = without_content
 
 
 class Tokens(Struct, frozen=True, tag=True):

@@ -3,7 +3,6 @@
 Texts of a random model say nothing, so only statuses and the oracle are asked.
 """
 
-import secrets
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from kvfence.incident import workload
 from kvfence.incident.runs import Run, play, sample_of
 from kvfence.incident.scenarios import CONTROL, SMALL_GUARDED, SMALL_UNGUARDED, Scenario
 from kvfence.incident.workload import Workload
-from kvfence.models.tokenizer import Tokenizer, load_tokenizer
+from kvfence.models.tokenizer import load_tokenizer
 from kvfence.models.toy import write_toy_checkpoint
 
 pytestmark = pytest.mark.timeout(240)
@@ -27,17 +26,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     return ServedModel(path, "toy", 512, workload.CONTEXT_TOKENS)
 
 
-def draw(tokenizer: Tokenizer, sizes: workload.Sizes) -> Workload:
-    """Draw the requests of seed 1."""
-    return workload.draw_workload(1, lambda text: tokenizer.encode(text, 1000), sizes)
-
-
 async def played(model: ServedModel, scenario: Scenario, folder: Path) -> tuple[Run, Workload]:
     """Play one run on the toy."""
-    tokenizer = load_tokenizer(model.path)
-    drawn = draw(tokenizer, workload.Sizes() if scenario.disaggregated else workload.MODEST)
-    keys = {tenant: secrets.token_hex(8) for tenant in (*drawn.records, workload.ASKER)}
-    return await play(scenario, drawn, folder, Stage(model, tokenizer, keys).open), drawn
+    stage = Stage(model, load_tokenizer(model.path))
+    drawn = stage.draw(scenario, 1)
+    return await play(scenario, drawn, folder, stage.open), drawn
 
 
 def everything_in(folder: Path) -> bytes:

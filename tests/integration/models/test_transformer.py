@@ -1,6 +1,7 @@
 """The executor on a tiny random model: equal to ``generate``, however its passes and pages are cut."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,25 @@ def test_missing_tensors_are_refused(tmp_path: Path) -> None:
     del weights["model.layers.1.self_attn.k_proj.weight"]
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="k_proj"):
+        load_executor(path, ExecutorSpec())
+
+
+@pytest.mark.parametrize("key", ["num_attention_heads", "num_hidden_layers"])
+def test_a_config_that_contradicts_itself_is_a_clear_error(key: str, tmp_path: Path) -> None:
+    """What transformers refuses with errors of its own kind is refused as a model that is wrong."""
+    path = write_toy_checkpoint(tmp_path / "toy")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, key: 5 if key == "num_attention_heads" else "three"}))
+    with pytest.raises(ModelError, match="does not load"):
+        load_executor(path, ExecutorSpec())
+
+
+def test_weights_that_are_programs_are_a_clear_error(tmp_path: Path) -> None:
+    """A pickle in the place of weights is not run, and refused as a model that is wrong."""
+    path = write_toy_checkpoint(tmp_path / "toy")
+    (path / "model.safetensors").unlink()
+    (path / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    with pytest.raises(ModelError, match="does not load"):
         load_executor(path, ExecutorSpec())
 
 

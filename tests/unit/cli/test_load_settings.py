@@ -73,6 +73,8 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("[zzzzzzzz]\nqqqqqqq = 1\n", "`kvfence config show` lists the known ones"),
         ("[limits.deep]\nx = 1\n", "unknown setting limits.deep"),
         ("[limits]\nbatch_pages_max = 0\n", "expected `int` >= 1"),
+        ("[server]\ndeadline_s = inf\n", "expected `float` <= 604800.0"),
+        ("[workers]\nheartbeat_timeout_s = 0.5\n", "expected `float` >= 2.0"),
         ("[pool]\npage_size = '16'\n", "expected `int`, got `str`"),
         ("[pool]\nzero_on_release = 1\n", "expected `bool`"),
         ("[server]\napi_keys = ['secret-key']\n", "expected `str`, got `array`"),

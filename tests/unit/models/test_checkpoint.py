@@ -85,10 +85,26 @@ def test_static_rotary_scaling_is_fine(rope: dict[str, str] | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "unreadable"), ("[]", "not a JSON object"), (json.dumps({"model_type": "llama"}), "must be numbers")],
+    [
+        ("{", "unreadable"),
+        ("[]", "not a JSON object"),
+        (json.dumps({"model_type": "llama"}), "must be numbers"),
+        (
+            json.dumps({"model_type": "llama", "max_position_embeddings": -5, "vocab_size": 9}),
+            "must be numbers above 0",
+        ),
+    ],
 )
 def test_a_bad_config_is_named(text: str, message: str, tmp_path: Path) -> None:
     """A config.json that cannot be used is refused with its path."""
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=rf"config\.json.*{message}"):
+        read_facts(tmp_path)
+
+
+def test_an_end_of_text_that_is_no_token_id_is_named(tmp_path: Path) -> None:
+    """A generation_config.json that cannot be used is refused as a model that is wrong, not as our fault."""
+    write_toy_checkpoint(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": "x"}))
+    with pytest.raises(ModelError, match="eos_token_id must be a token id"):
         read_facts(tmp_path)

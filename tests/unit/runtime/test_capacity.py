@@ -45,6 +45,20 @@ def test_the_context_it_proposes_fits() -> None:
     assert context == 29 * 16
 
 
+def test_no_context_is_proposed_where_none_fits() -> None:
+    """A decode pool of one page holds no context: only a larger pool mends that."""
+    with pytest.raises(CapacityError) as caught:
+        check_capacity(Capacity(16, 1000, 63, 1))
+    assert "--pool-tokens 1024" in str(caught.value)
+    assert "--context" not in str(caught.value)
+
+
+def test_a_context_below_one_page_is_refused_as_such() -> None:
+    """The pools are not blamed for a context of one token."""
+    with pytest.raises(CapacityError, match="a context of 1 tokens is less than one page"):
+        settle_capacity(loaded(100), loaded(100), 1)
+
+
 def test_auto_takes_the_largest_context_that_both_pools_hold() -> None:
     """``--context auto`` is bounded by prefill's pool, decode's pool less a page, and the model."""
     assert settle_capacity(loaded(100), loaded(51), 0).context_tokens == 800

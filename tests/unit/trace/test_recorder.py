@@ -56,6 +56,14 @@ def test_a_trace_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "t.ndjson").stat().st_mode & 0o077 == 0
 
 
+def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trace that cannot be written is given up, once and aloud; the node goes on."""
+    (tmp_path / "t.ndjson").symlink_to("/dev/full")
+    record(tmp_path / "t.ndjson", 2000)
+    said = capsys.readouterr().err
+    assert said.count("not written any more (No space left on device)") == 1
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
