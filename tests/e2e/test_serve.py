@@ -13,6 +13,8 @@ import openai
 import psutil
 import pytest
 
+from kvfence.evidence.facts import Known
+from kvfence.evidence.gather import gather
 from kvfence.models.toy import write_toy_checkpoint
 
 READY_S = 90.0
@@ -88,6 +90,19 @@ def test_an_over_long_prompt_is_refused(server: Server) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         server.complete("word " * 2000)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_audit_reads_of_the_server_what_it_was_started_with(server: Server) -> None:
+    """Pools, page size and context of both roles, from its URL alone, as the flags and the checkpoint say."""
+    facts = gather([server.url])
+    known = {(fact.role.value, fact.pool_tokens.value) for fact in facts if isinstance(fact.role, Known)}  # type: ignore[union-attr]
+    assert known == {("prefill", 1024), ("decode", 1024)}
+    for fact in facts:
+        if isinstance(fact.role, Known):
+            assert isinstance(fact.page_size, Known)
+            assert fact.page_size.value == 16
+            assert isinstance(fact.advertised_context, Known)
+            assert fact.advertised_context.value == 512
 
 
 @pytest.mark.timeout(180)
