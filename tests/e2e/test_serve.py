@@ -143,3 +143,20 @@ def test_prompts_stand_in_no_log_trace_or_metric_and_a_signal_ends_all(server: S
     assert len(written) >= 5
     assert all("complet" in text or "type" in text or "kvfence" in text for text in written)
     assert not any(MARKER in text for text in written)
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_while_models_load_ends_the_start(tmp_path: Path) -> None:
+    """Ctrl-C does not wait for the workers to be ready, and leaves none behind."""
+    model = write_toy_checkpoint(tmp_path / "toy")
+    command = [str(Path(sys.executable).with_name("kvfence")), "serve", "--model", str(model), "--port", "0"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("starting toy" in line for line in process.stderr)
+        parent, deadline = psutil.Process(process.pid), time.monotonic() + READY_S
+        while len(workers := parent.children(recursive=True)) < 2:
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
+        assert "stopped before it was ready" in process.stderr.read()
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)

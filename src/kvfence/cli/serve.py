@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.load_settings import load_settings
@@ -18,6 +19,8 @@ from kvfence.cli.settings_flags import Flags, with_settings_flags
 from kvfence.core.settings import Settings
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from kvfence.cli.compose import RunningServer
 
 app = typer.Typer()
@@ -47,7 +50,6 @@ def serve(
 
 async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
     from kvfence.cli.compose import find_model, load_registry, make_plan, running_server
-    from kvfence.cli.demo import show_demo
     from kvfence.protocol.guards import Rules
 
     registry, exposure = load_registry(settings)
@@ -58,24 +60,46 @@ async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
     plan = make_plan(settings, model, Rules.all())
     print_note(f"starting {model.name}: one prefill and one decode worker")
     stop = _stop_on_signals()
-    async with running_server(plan, model, registry) as server:
+    try:
+        return await _run(running_server(plan, model, registry), stop, _Show(demo, once, registry.open, settings))
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        print_note("stopped before it was ready")
+        return int(ExitCode.NOTHING_FOUND)
+
+
+class _Show(Struct, frozen=True):
+    """What to show once ready."""
+
+    demo: bool
+    once: bool
+    is_open: bool
+    settings: Settings
+
+
+async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asyncio.Event, show: _Show) -> int:
+    from kvfence.cli.demo import show_demo
+
+    async with starting as server:
+        _end_in_order(stop)
         capacity = server.capacity
         page = capacity.page_size
-        note = " (auto: the largest that both pools hold)" if settings.model.context == "auto" else ""
+        note = " (auto: the largest that both pools hold)" if show.settings.model.context == "auto" else ""
         print_note(
             f"ready: {server.address.url}/v1  context {capacity.context_tokens} tokens{note}, "
             f"prefill pool {capacity.prefill_pages * page}, decode pool {capacity.decode_pages * page} tokens"
         )
         code = int(ExitCode.NOTHING_FOUND)
-        if demo:
-            shown = asyncio.create_task(show_demo(server, registry.open))
+        if show.demo:
+            shown = asyncio.create_task(show_demo(server, show.is_open))
             await asyncio.wait((shown, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
             if not shown.done():
                 shown.cancel()
                 await asyncio.gather(shown, return_exceptions=True)
                 return code
             code = shown.result()
-        if not once:
+        if not show.once:
             print_note("serving until Ctrl-C")
             code = await _until_over(server, stop)
             print_note("stopping")
@@ -94,10 +118,26 @@ async def _until_over(server: "RunningServer", stop: asyncio.Event) -> int:
     return int(ExitCode.NOTHING_FOUND)
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Until the server is ready, a signal breaks off its start."""
+    stop, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
+
+    def break_off() -> None:
+        stop.set()
+        if task is not None:
+            task.cancel()
+
+    for number in SIGNALS:
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, break_off)
     return stop
+
+
+def _end_in_order(stop: asyncio.Event) -> None:
+    """From now on a signal lets open requests end."""
+    for number in SIGNALS:
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)

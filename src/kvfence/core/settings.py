@@ -24,7 +24,7 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where present")] = "auto"
     context: Annotated[str, Meta(description="tokens, or auto: the largest that both pools hold")] = ""
-    threads: Annotated[int, Meta(description="threads of each worker's model", ge=1)] = 1
+    threads: Annotated[int, Meta(description="threads of each worker's model", ge=1, le=512)] = 1
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):

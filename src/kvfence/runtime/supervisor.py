@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
-from kvfence.core.errors import CapacityError, KvfenceError, WorkerError
+from kvfence.core.errors import CapacityError, KvfenceError, ModelError, WorkerError
 from kvfence.core.ids import Incarnation, new_incarnation
 from kvfence.core.settings import Role, Settings
 from kvfence.protocol.admission import Capacity
@@ -129,10 +129,12 @@ class Supervisor:
         """
         roles: tuple[Role, Role] = ("decode", "prefill")
         launches = [asyncio.create_task(self._launch(role)) for role in roles]
-        _, pending = await asyncio.wait(launches, return_when=asyncio.FIRST_EXCEPTION)
-        for launch in pending:
-            launch.cancel()
-        ends = await asyncio.gather(*launches, return_exceptions=True)
+        try:
+            await asyncio.wait(launches, return_when=asyncio.FIRST_EXCEPTION)
+        finally:  # one failed, or whoever started us was cancelled
+            for launch in launches:
+                launch.cancel()
+            ends = await asyncio.gather(*launches, return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
                 raise end
@@ -230,7 +232,7 @@ class Supervisor:
                 process.role, f"died at start with status {status}; see its output above", status
             ) from None
         if isinstance(report, Broken):
-            raise WorkerError(process.role, report.message)
+            raise _error_of(process.role, report.message)
         if not isinstance(report, Loaded):
             raise WorkerError(process.role, "spoke out of turn at start")
         process.loaded, process.pool_fd, process.state = report, fd, "loaded"
@@ -374,6 +376,16 @@ class Supervisor:
     def beats(self) -> dict[Role, Beat]:
         """The last heartbeat of each role, for metrics."""
         return {role: process.beat for role, process in self.live.items()}
+
+
+def _error_of(role: Role, message: str) -> KvfenceError:
+    """Give a worker's last words as the error they were, so that a user's mistake is told from our own fault."""
+    kind, _, text = message.partition(": ")
+    kinds: dict[str, type[CapacityError] | type[ModelError]] = {
+        "CapacityError": CapacityError,
+        "ModelError": ModelError,
+    }
+    return kinds[kind](f"{role} worker: {text}") if kind in kinds else WorkerError(role, message)
 
 
 def worker_environment(plan: Plan) -> dict[str, str]:

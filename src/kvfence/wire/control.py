@@ -9,7 +9,9 @@ Not for: what frames hold (``codec.py``) or pages (``transport.py``).
 """
 
 import contextlib
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -32,8 +34,34 @@ PEERS_MAX = 64
 
 
 def make_private_directory(parent: str | None = None) -> Path:
-    """Make a directory that only this user can enter, for the sockets of one deployment; the maker removes it."""
-    return Path(tempfile.mkdtemp(prefix="kvfence-", dir=parent))
+    """Make a directory that only this user can enter, for the sockets of one deployment; the maker removes it.
+
+    Those whose maker was killed before it could are removed first: their lock is nobody's any more.
+    """
+    folder = Path(parent or tempfile.gettempdir())
+    for lock in folder.glob("kvfence-*/lock"):
+        if _is_abandoned(lock):
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix="kvfence-", dir=folder))
+    held = os.open(made / "lock", os.O_CREAT | os.O_RDWR, 0o600)  # held for this process's life
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return made
+
+
+def _is_abandoned(lock: Path) -> bool:
+    try:
+        if lock.parent.lstat().st_uid != os.getuid():
+            return False
+        held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
 
 
 def require_private(directory: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-FOLDER = "KVFENCE_TEST_FAULTS"
+FOLDER = "TEST_FAULTS_FOLDER"
 
 Kind = Literal["stop", "hang", "corrupt", "break", "misdirect", "forget"]
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 import structlog
 from msgspec import Struct, field
 
@@ -223,8 +224,6 @@ async def running_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
 async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> AsyncIterator[Pair]:
     """Give a pair that has not been started; nothing of it outlives the block."""
     (folder / "trace").mkdir()
-    os.environ[FOLDER] = str(folder)
-    os.environ["PYTHONPATH"] = str(ROOT)
     settings = Settings(
         pool=PoolSettings(),
         workers=WorkerSettings(
@@ -243,7 +242,10 @@ async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
     supervisor = Supervisor(plan, structlog.wrap_logger(structlog.PrintLogger(log)))
     pair = Pair(supervisor, FaultFolder(folder), scene)
     try:
-        yield pair
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(FOLDER, str(folder))
+            environment.setenv("PYTHONPATH", str(ROOT))
+            yield pair
     finally:
         pair.faults.let_go()
         for process in supervisor.live.values():  # a stopped worker would cost the patience of `stop`

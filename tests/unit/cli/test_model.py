@@ -13,7 +13,8 @@ from tests.unit.cli.conftest import Run
 
 
 def _bundled(monkeypatch: pytest.MonkeyPatch, error: ModelError | None = None) -> None:
-    def embedded_model(progress: Report) -> Path:
+    def embedded_model(progress: Report, *, full_check: bool = False) -> Path:
+        assert full_check
         progress("fetch", 5_000_000, 10_000_000)
         if error is not None:
             raise error

@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +24,8 @@ def directory() -> Iterator[Path]:
     """A private directory that is empty again at the end."""
     made = make_private_directory()
     yield made
-    assert os.listdir(made) == []
-    made.rmdir()
+    assert os.listdir(made) == ["lock"]
+    shutil.rmtree(made)
 
 
 async def heard(socket: ControlSocket) -> bytes:
@@ -130,3 +133,16 @@ def test_a_name_that_is_no_file_cannot_be_listened_on(directory: Path) -> None:
     """Failure to listen is an error that names the path."""
     with pytest.raises(TransportError, match="cannot listen"):
         ControlSocket(directory, Incarnation("absent/" + "0" * 10))
+
+
+def test_a_killed_maker_s_directory_is_removed_by_the_next(tmp_path: Path) -> None:
+    """A directory whose lock nobody holds goes; one whose maker lives stays."""
+    ours = make_private_directory(str(tmp_path))
+    code = f"from kvfence.wire.control import make_private_directory as make; print(make({str(tmp_path)!r}))"
+    made_there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    left = Path(made_there.strip())
+    assert left.is_dir()
+    made = make_private_directory(str(tmp_path))
+    assert not left.exists()
+    assert ours.is_dir()
+    assert made.is_dir()
