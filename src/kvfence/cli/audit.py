@@ -244,9 +244,9 @@ def _request(
 
 def _write(document: "Document", format: Format, output: Path | None, everything: bool) -> None:
     if format is Format.TABLE and output is None:
-        from kvfence.audit.report.table import COLUMNS, rows, summary
+        from kvfence.audit.report.table import COLUMNS, rows, stacked, summary
 
-        print_table("", COLUMNS, rows(document, everything), stderr=False)
+        print_table("", COLUMNS, stacked(rows(document, everything)), stderr=False)
         for line in summary(document):
             sys.stdout.write(line + "\n")
         return

@@ -9,7 +9,7 @@ from kvfence.audit.runner import Finding
 from kvfence.core.verdict import Verdict
 from kvfence.evidence.facts import Known, SourceFacts
 
-COLUMNS = ("verdict", "severity", "rule", "where", "found, evidence, fix")
+COLUMNS = ("verdict", "rule, where, found, evidence, fix")
 
 
 def rows(document: Document, everything: bool = False) -> Iterator[tuple[str, str, str, str, str]]:
@@ -19,6 +19,13 @@ def rows(document: Document, everything: bool = False) -> Iterator[tuple[str, st
             yield _row(finding)
     if not everything:
         yield from _unknown_rows(document)
+
+
+def stacked(table: Iterable[tuple[str, str, str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Give the rows in two columns, so that a narrow terminal shows them well."""
+    for verdict, severity, rule, where, found in table:
+        places = ", ".join(where.splitlines())
+        yield f"{verdict}\n{severity}", f"{rule}{' in ' if places else ''}{places}\n{found}\n"
 
 
 def summary(document: Document) -> list[str]:
