@@ -92,7 +92,7 @@ async def _replay_all(seeds: Sequence[int], model: "ServedModel", folder: Path) 
     tokenizer = load_tokenizer(model.path)
     found = []
     for seed in seeds:
-        print_note(f"incident, seed {seed}: six runs on {model.name}, two at a time")
+        print_note(f"incident, seed {seed}: six runs on {model.name}")
         found.append(await _replay_seed(seed, Stage(model, tokenizer), folder / f"seed-{seed}"))
     return found
 
@@ -101,14 +101,14 @@ async def _replay_seed(seed: int, stage: "Stage", folder: Path) -> "SeedFindings
     """Play the lanes side by side, each lane's runs one after the other."""
     from kvfence.incident.findings import judge
     from kvfence.incident.runs import facts_of, sample_of
-    from kvfence.incident.scenarios import LANES, SMALL_UNGUARDED
+    from kvfence.incident.scenarios import SMALL_UNGUARDED
 
     async def lane(scenarios: "tuple[Scenario, ...]") -> "list[Run]":
         return [await _play(scenario, seed, stage, folder) for scenario in scenarios]
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            lanes = [tasks.create_task(lane(scenarios)) for scenarios in LANES]
+            lanes = [tasks.create_task(lane(scenarios)) for scenarios in stage.lanes()]
     except* KvfenceError as group:
         raise group.exceptions[0] from None
     runs = [run for done in lanes for run in done.result()]

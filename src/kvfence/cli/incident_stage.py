@@ -27,7 +27,7 @@ from kvfence.gateway.server import bind, serving
 from kvfence.incident import workload
 from kvfence.incident.client import Door
 from kvfence.incident.runs import Served
-from kvfence.incident.scenarios import Scenario
+from kvfence.incident.scenarios import LANES, Scenario
 from kvfence.incident.single import SingleNode
 from kvfence.incident.workload import Workload
 from kvfence.kv.host import host_views
@@ -47,6 +47,10 @@ QUIET_S = 60.0
 """A slow machine is no reason to replace a worker in a demonstration."""
 
 
+SIDE_BY_SIDE_BYTES = 6 << 30
+"""Memory left with which two pairs and the control are started at once."""
+
+
 class Bounds(Struct, frozen=True):
     """The pool that a memory fraction is to give, in pages."""
 
@@ -57,7 +61,7 @@ class Bounds(Struct, frozen=True):
 
 BOUNDS = {
     "small": Bounds(workload.SMALL_PAGES - 2, workload.SMALL_PAGES - 0.5, workload.SMALL_PAGES),
-    "large": Bounds(workload.LARGE_PAGES // 2 + 1, workload.LARGE_PAGES, 100 * workload.LARGE_PAGES),
+    "large": Bounds(workload.LARGE_PAGES // 2, workload.LARGE_PAGES, 100 * workload.LARGE_PAGES),
 }
 
 
@@ -68,6 +72,10 @@ class Stage:
         self._model, self._tokenizer, self._dtype = model, tokenizer, dtype
         self._keys = {tenant: secrets.token_hex(16) for tenant in workload.everybody()}
         self._record_bytes = 0
+
+    def lanes(self) -> tuple[tuple[Scenario, ...], ...]:
+        """Give the runs in rows that go side by side, or in one row where memory is short."""
+        return LANES if available_bytes() >= SIDE_BY_SIDE_BYTES else (LANES[0] + LANES[1],)
 
     def draw(self, scenario: Scenario, seed: int) -> Workload:
         """Draw the requests of a scenario in this model's tokens."""
@@ -150,6 +158,7 @@ class Stage:
     async def _single(self, folder: Path, log: FilteringBoundLogger) -> AsyncIterator[Served]:
         before = time.process_time()
         executor = await asyncio.to_thread(self._load)
+        self._record_bytes = executor.layout.record_bytes
         pool = PoolBuffer(
             bytearray(pool_bytes(executor.layout, workload.SMALL_PAGES)), executor.layout, workload.SMALL_PAGES
         )

@@ -80,7 +80,7 @@ class Run(Struct, frozen=True):
 async def play(scenario: Scenario, workload: Workload, folder: Path, open_server: OpenServer) -> Run:
     """Start a server, let tenants and the detector ask, stop it, and read what happened from its traces."""
     began = time.monotonic()
-    asks = workload if scenario.leaks else workload.first_tenants_only()
+    asks = workload if scenario.every_round else workload.first_tenants_only()
     async with open_server(scenario, folder) as served:
         report, others = await _converse(served, asks)
         cpu_s = served.cpu_s()

@@ -9,7 +9,11 @@ from kvfence.incident.workload import MODEST, SHORT, Sizes
 
 
 class Scenario(Struct, frozen=True):
-    """One run's configuration. ``by_fraction``: prefill's pool comes from a share of the memory left."""
+    """One run's configuration.
+
+    ``by_fraction``: prefill's pool comes from a share of the memory left. ``sizes``: of the tenants' requests.
+    ``every_round``: tenants ask anew before each group of oversize prompts.
+    """
 
     name: str
     pool: str = "small"
@@ -17,11 +21,7 @@ class Scenario(Struct, frozen=True):
     disaggregated: bool = True
     by_fraction: bool = False
     sizes: Sizes = Sizes()
-
-    @property
-    def leaks(self) -> bool:
-        """Are both causes there?"""
-        return self.pool == "small" and not self.guarded and self.disaggregated
+    every_round: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -29,12 +29,12 @@ class Scenario(Struct, frozen=True):
         return (self.pool == "small" and self.guarded) or not self.disaggregated
 
 
-SMALL_UNGUARDED = Scenario("small_unguarded")
+SMALL_UNGUARDED = Scenario("small_unguarded", every_round=True)
 SMALL_GUARDED = Scenario("small_guarded", guarded=True)
 LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True)
 LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True)
-FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True, sizes=SHORT)
+FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True, sizes=SHORT, every_round=True)
 CONTROL = Scenario("control", disaggregated=False, sizes=MODEST)
-LANES = ((SMALL_UNGUARDED, LARGE_GUARDED, CONTROL), (SMALL_GUARDED, LARGE_UNGUARDED, FRACTION_LOWERED))
-"""Two rows of runs that go side by side on two cores. The last two are one deployment, before and after its memory
-fraction was lowered."""
+LANES = ((SMALL_UNGUARDED, SMALL_GUARDED, LARGE_GUARDED), (CONTROL, LARGE_UNGUARDED, FRACTION_LOWERED))
+"""Two rows of runs of like length that can go side by side. The last two are one deployment, before and after its
+memory fraction was lowered; the run before them tells the size of a page."""

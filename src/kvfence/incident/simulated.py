@@ -91,7 +91,7 @@ def simulate(seed: int) -> SeedFindings:
 def _play(scenario: Scenario, seed: int) -> SimRun:
     began = time.monotonic()
     drawn = workload.draw_workload(seed, lambda _: LINE, scenario.sizes)
-    asks = drawn if scenario.leaks else drawn.first_tenants_only()
+    asks = drawn if scenario.every_round else drawn.first_tenants_only()
     pages = workload.SMALL_PAGES if scenario.pool == "small" else workload.LARGE_PAGES
     capacity = Capacity(workload.PAGE_SIZE, workload.CONTEXT_TOKENS, pages, workload.DECODE_PAGES)
     setup = Setup(
