@@ -320,6 +320,7 @@ class Supervisor:
         starved = fence_pages * 4 > num_pages or process.beat.wanted_pages > num_pages - fence_pages
         if starved and prefill.child is not None and prefill.child.returncode is None and prefill.state == "ready":
             self._log.warning("prefill_recycled", role=process.role, fence_pages=fence_pages)
+            self.failures["prefill"] = 0  # our own doing: its successor starts without a pause
             prefill.child.kill()
 
     async def _replace(self, process: Process) -> None:

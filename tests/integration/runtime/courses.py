@@ -76,7 +76,8 @@ async def corrupted_write(pair: Pair, num_tokens: int) -> Course:
     pair.faults.arm(Fault("corrupt", "body"))
     faulty = pair.stream(range(500, 500 + num_tokens), 20)
     await until("a byte is wrong", pair.faults.fired)
-    page = pair.granted_pages(faulty)[0] if faulty.end is None else -1
+    fired = pair.faults.fired()
+    page = -1 if fired is None else fired.page
     pair.faults.let_go()
     await faulty.finish()
     assert await victim.finish() is EndReason.LENGTH
