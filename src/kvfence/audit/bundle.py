@@ -6,6 +6,7 @@ that do not follow from the facts; the digests of the sources tie the facts to f
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def _read(path: Path) -> tuple[Manifest, Inputs, tuple[Finding, ...]]:
                 raise EvidenceError(f"{path}: {name} is not what its manifest says; the bundle was edited or damaged")
         inputs = msgspec.json.decode(data["inputs.json"], type=Inputs)
         return manifest, inputs, msgspec.json.decode(data["findings.json"], type=tuple[Finding, ...])
-    except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, msgspec.MsgspecError, RuntimeError) as error:
         raise EvidenceError(f"{path}: not a bundle of this kvfence ({type(error).__name__})") from error
 
 

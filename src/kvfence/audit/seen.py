@@ -9,6 +9,7 @@ from kvfence.audit.deployment import Deployment, Engine
 from kvfence.audit.rule import Check, Fix, Outcome
 from kvfence.core.verdict import Verdict
 from kvfence.evidence.facts import Event
+from kvfence.evidence.sources import UNREAD
 
 WATCHED_KINDS = ("log",)
 
@@ -35,6 +36,10 @@ def _outcome(engine: Engine, found: list[Event], meaning: str, fix: str) -> Outc
             f"seen {times} {'time' if times == 1 else 'times'} ({', '.join(event.name for event in found)}): {meaning}"
         )
         return Outcome(Verdict.FAIL, said, evidence, (Fix(fix),), subject=engine.name)
+    if not engine.engine:
+        return Outcome(Verdict.UNKNOWN, "no line of a known engine was found to look among", subject=engine.name)
+    if any(UNREAD in problem for problem in engine.facts.problems):
+        return Outcome(Verdict.UNKNOWN, "not seen in what could be read; the log goes on", subject=engine.name)
     if engine.has_kind(*WATCHED_KINDS):
         return Outcome(Verdict.PASS, "not seen in the log that was given", subject=engine.name)
     return Outcome(Verdict.UNKNOWN, "no log of this engine was given: nothing was looked at", subject=engine.name)

@@ -26,6 +26,8 @@ def release_of(version: TextFact, is_fork: FlagFact) -> Known[Version] | Unknown
         return Unknown(f"{version.value} is a vendor's fork: which fixes are in it cannot be told from its version")
     if parsed.local and not _BUILD_LABEL.match(parsed.local):
         return Unknown(f"{version.value} carries a local label: what is in it cannot be told from its version")
+    if parsed.is_devrelease and parsed.release[:2] in {(0, 0), (0, 1)}:
+        return Unknown(f"{version.value} was built from sources without a release's tag: what is in it cannot be told")
     return Known(Version(parsed.public), version.origin, version.default_of)
 
 

@@ -114,6 +114,8 @@ def read_vector(name: str, result: object) -> list[SourceFacts]:
 
     books: dict[Place, Notebook] = {}
     for row in result if isinstance(result, list) else []:
+        if not isinstance(row, Mapping):
+            continue
         labels, value = row.get("metric"), row.get("value")
         if not isinstance(labels, Mapping) or not isinstance(value, list) or len(value) != 2:
             continue

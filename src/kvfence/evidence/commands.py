@@ -17,6 +17,10 @@ from kvfence.evidence.readings import Form, Found, Line, Place
 
 COMMAND_CHARS_MAX = 60_000
 COMMAND_PROCESS = "command at line "
+_LEFT_OPEN = re.compile(
+    r"\$|\{\{|\.\.\.|…|<[A-Za-z][\w -]{0,60}>|(?<!\S)\[[^\]\d]{1,60}\](?!\S)|(?<!\S)\*?\{[A-Za-z_]\w*\}(?!\S)"
+)
+"""A variable, a template's place or an ellipsis: more arguments may stand where it is."""
 
 _LAUNCHERS: tuple[tuple[str, str], ...] = (
     (sglang.ENGINE, r"sglang\.launch_server\b|\bsglang serve\b|dynamo\.sglang\b"),
@@ -75,7 +79,7 @@ class Command(Struct, frozen=True):
 
     Holds:
         engine: "" where the words name no engine.
-        is_whole: the command names its launcher and nothing in it is left to a variable.
+        is_whole: the command names its launcher and nothing in it is left open (a variable, a template, an ellipsis).
     """
 
     engine: str
@@ -114,7 +118,9 @@ def parse_words(words: Sequence[str], environment: Mapping[str, str] | None = No
     if engine == vllm.ENGINE and start < len(flat) and not flat[start].startswith("-"):
         arguments.setdefault("model_tag", flat[start])
     engine = engine or next((_FLAGS_OF[name] for name in arguments if name in _FLAGS_OF), "")
-    is_whole = bool(engine_of(text)) and "$" not in text and not {"config", "config_file"} & arguments.keys()
+    is_whole = (
+        bool(engine_of(text)) and not _LEFT_OPEN.search(text) and not {"config", "config_file"} & arguments.keys()
+    )
     return Command(engine, arguments, variables, is_whole)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from kvfence.evidence import kvfence_server
 from kvfence.evidence.answers import note_answer, origin_of
 from kvfence.evidence.facts import Origin, SourceFacts
-from kvfence.evidence.fetch import Answer, checked, get, is_url
+from kvfence.evidence.fetch import Answer, checked, get, is_url, shown
 from kvfence.evidence.readings import Found
 from kvfence.evidence.scan import Scan
 from kvfence.evidence.sources import Block
@@ -50,7 +50,7 @@ def read_endpoint(url: str, token_variable: str | None = None) -> list[SourceFac
         answers = [get(base, token_variable)]
     else:
         answers = _ask_all(base, token_variable)
-    return facts_of_answers(base, answers, asked_with_token=token_variable is not None)
+    return facts_of_answers(shown(base), answers, asked_with_token=token_variable is not None)
 
 
 def _ask_all(base: str, token_variable: str | None) -> list[Answer]:
@@ -93,6 +93,9 @@ def _note(scan: Scan, answer: Answer) -> None:
             return
         if "result" not in document.get("data", {}) if isinstance(document.get("data"), Mapping) else True:
             return
+    if answer.body.lstrip()[:1] == b"<":
+        scan.shared().problems.append(f"{answer.url}: a page for people, not an engine's answer")
+        return
     scan.feed([Block(answer.body, 1)], answer.url)
 
 

@@ -3,20 +3,28 @@
 A credential comes from an environment variable that the caller names; it is sent and never shown.
 """
 
+import contextlib
+import http.client
 import os
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from kvfence.core.errors import EvidenceError
+from kvfence.evidence.redact import MASK, redact
 
 TIMEOUT_S = 5.0
 DEADLINE_S = 15.0
 BODY_BYTES_MAX = 1 << 25
 _CHUNK = 1 << 16
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class Answer(Struct, frozen=True):
@@ -57,6 +65,12 @@ def checked(url: str) -> str:
     return urlunsplit(parts)
 
 
+def shown(url: str) -> str:
+    """The URL as it is named in facts and reports: what stands in its query may be a credential."""
+    before, mark, _ = redact(url).partition("?")
+    return f"{before}?{MASK}" if mark else before
+
+
 def get(url: str, token_variable: str | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
     """GET one URL within ``timeout_s`` a step and ``DEADLINE_S`` in all; what went wrong is in the answer.
 
@@ -69,19 +83,63 @@ def get(url: str, token_variable: str | None = None, timeout_s: float = TIMEOUT_
         if not token:
             raise EvidenceError(f"the environment variable {token_variable} is not set")
         headers["Authorization"] = f"Bearer {token}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    request, name = urllib.request.Request(checked(url), headers=headers), shown(url)
+    connections: list[http.client.HTTPConnection] = []
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect(), _Watched(connections))
+    timer = threading.Timer(DEADLINE_S, _shut, (connections,))
+    timer.daemon = True
+    started = time.monotonic()
+    timer.start()
     try:
-        with opener.open(urllib.request.Request(checked(url), headers=headers), timeout=timeout_s) as response:
+        with opener.open(request, timeout=timeout_s) as response:
+            if time.monotonic() - started >= DEADLINE_S:
+                return Answer(name, 0, b"", f"no answer within {DEADLINE_S:.0f} s")
             body, problem = _read(response)
-            return Answer(url, int(response.status), body, problem)
+            return Answer(name, int(response.status), body, problem)
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(url, error.code)
+            return Answer(
+                name, error.code, b"", "a redirect, which is not followed" if error.code in _REDIRECTS else ""
+            )
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", error)
-        return Answer(url, 0, b"", f"no answer: {type(reason).__name__}")
+        return Answer(name, 0, b"", f"no answer: {type(reason).__name__}")
     except Exception as error:  # noqa: BLE001 -- http.client raises its own tree for broken answers
-        return Answer(url, 0, b"", f"a broken answer: {type(error).__name__}")
+        return Answer(name, 0, b"", f"a broken answer: {type(error).__name__}")
+    finally:
+        timer.cancel()
+
+
+def _shut(connections: list[http.client.HTTPConnection]) -> None:
+    """End what still waits on a server that sends a byte of its head now and then."""
+    for each in connections:
+        if each.sock is not None:
+            with contextlib.suppress(OSError):
+                each.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Watched(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections and keeps them in a list, so that they can be shut."""
+
+    def __init__(self, connections: list[http.client.HTTPConnection]) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open a plain connection."""
+        return self.do_open(self._keeping(http.client.HTTPConnection), req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open one over TLS."""
+        return self.do_open(self._keeping(http.client.HTTPSConnection), req)
+
+    def _keeping(self, kind: type[http.client.HTTPConnection]) -> Callable[..., http.client.HTTPConnection]:
+        def made(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = kind(host, **options)
+            self._connections.append(connection)
+            return connection
+
+        return made
 
 
 def _read(response: object) -> tuple[bytes, str]:

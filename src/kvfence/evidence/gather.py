@@ -93,6 +93,9 @@ def _with_role(facts: SourceFacts, spec: Spec) -> SourceFacts:
     if spec.role is None:
         return facts
     problems = facts.problems
+    if spec.role == "single" and isinstance(facts.role, Known) and facts.role.value in ("prefill", "decode"):
+        problem = f"the caller says single, the text says {facts.role.value}: the text holds"
+        return msgspec.structs.replace(facts, problems=(*problems, problem))
     if isinstance(facts.role, Known) and facts.role.value != spec.role and not facts.role.default_of:
         problems = (*problems, f"the caller says {spec.role}, the text says {facts.role.value}")
     return msgspec.structs.replace(

@@ -30,14 +30,20 @@ _NEW_RECORD = re.compile(
 )
 _REQUEST = re.compile(
     r"\b(?:Receive|Finish)(?:d)?: obj=|\b\w{0,40}ReqInput\(|\bReceived request \S{1,200}: |\bGenerated response |"
-    r"\bprompt: ['\"]|\b(?:input_)?text=['\"]|\\?\"(?:prompt|messages|content)\\?\"\s?:"
+    r"\bprompt: ['\"]|\b(?:input_)?text=['\"]|\\?\"(?:prompt|messages|content)\\?\"\s?:|"
+    r"\"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|CONNECT|TRACE) |"
+    r"\b(?:rid|req(?:uest)?_?id|input_value)\\?['\"]?\s?[=:]|"
+    r"\b(?:Added|Aborted|Aborting|Finished) request |\b(?i:model) [`'\"]"
 )
+"""Where a line begins to hold what a client may choose: a prompt, a request's own id, a path, a model's name."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _CONTROL.update({9: "\\t", 10: "\\n", 13: "\\r"})
 _CONTROL.update(
     {code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)}
 )
 _MESSAGE_KEYS = ("log", "message", "msg", "MESSAGE", "event", "text", "line", "body", "content", "textPayload", "data")
+_CHAT_KEYS = frozenset({"role", "prompt", "messages", "choices"})
+"""A record with one of these is a conversation, not a log's line: its text is a client's."""
 _TIME_KEYS = ("time", "timestamp", "ts", "@timestamp", "asctime")
 JSON_CHARS_MAX = 1 << 20
 _WINDOW_CHARS = 1 << 14
@@ -126,6 +132,8 @@ def json_record(text: str) -> dict[str, object] | None:
 
 
 def _message(record: dict[str, object]) -> str | None:
+    if _CHAT_KEYS & record.keys():
+        return None
     for key in _MESSAGE_KEYS:
         value = record.get(key)
         if isinstance(value, str):

@@ -12,6 +12,8 @@ from kvfence.evidence import sglang, vllm
 from kvfence.evidence.forms import reading
 from kvfence.evidence.readings import Form, Found, Line, Place
 
+SIZE_MAX = 10**15
+"""No pool is larger; a sample that is no number, or no bound, says nothing."""
 _NUMBERS = {
     "sglang:max_total_num_tokens": "gauge_pool_tokens",
     "sglang:max_total_num_tokens_swa": "pool_tokens_swa",
@@ -37,7 +39,7 @@ _ROLES = {"prefill": "prefill", "decode": "decode", "unified": "single", "null":
 def read_sample(name: str, labels: Mapping[str, str], value: float) -> Iterator[Found]:
     """What one sample says."""
     base = name.removesuffix("_total")
-    if name in _NUMBERS and value == int(value) and value >= 0:
+    if name in _NUMBERS and 0 <= value <= SIZE_MAX and value == int(value):
         yield Found(_NUMBERS[name], int(value), 9)
     elif name == "vllm:cache_config_info":
         yield from vllm.read_cache_config(labels)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from kvfence.evidence.answers import read_vector
 from kvfence.evidence.facts import SourceFacts
-from kvfence.evidence.fetch import checked, get
+from kvfence.evidence.fetch import checked, get, shown
 from kvfence.evidence.metrics import NAMES
 
 QUERY = '{__name__=~"' + "|".join([*NAMES, *(f"{name}_total" for name in NAMES if name.count("_") > 2)]) + '"}'
@@ -20,8 +20,8 @@ def read_prometheus(url: str, token_variable: str | None = None) -> list[SourceF
     Raises:
         EvidenceError: the URL holds credentials, or the token's variable is not set.
     """
-    base = checked(url).rstrip("/")
-    answer = get(f"{base}/api/v1/query?query={quote(QUERY)}", token_variable)
+    given = checked(url).rstrip("/")
+    answer, base = get(f"{given}/api/v1/query?query={quote(QUERY)}", token_variable), shown(given)
     if answer.status != 200:
         reason = answer.problem or f"HTTP {answer.status}"
         return [SourceFacts(base, "prometheus", problems=(f"{base}: {reason}",))]

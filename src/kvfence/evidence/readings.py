@@ -4,6 +4,7 @@ A parser only reads; a notebook keeps every reading with its origin; ``choose`` 
 facts (``kvfence.evidence.facts``), formats (one module an engine).
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from re import Match, Pattern
 from typing import NamedTuple
@@ -16,6 +17,10 @@ Value = int | float | bool | str
 
 READINGS_MAX = 4096
 """Of one name in one source; a log that repeats a line for ever keeps its first and its newest readings."""
+
+
+_ORDER = itertools.count(1)
+"""Every reading's place in the order of reading, whatever notebook it stands in: lines of rotated files start anew."""
 
 
 class Reading(Struct, frozen=True):
@@ -114,7 +119,6 @@ class Notebook:
         self.engines: dict[str, int] = {}
         self.problems: list[str] = []
         self._readings: dict[str, list[Reading]] = {}
-        self._order = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self._readings
@@ -125,10 +129,9 @@ class Notebook:
 
     def add(self, found: Found, origin: Origin) -> None:
         """Keep a reading; the middle of a very long row of readings is dropped."""
-        self._order += 1
         name, value, weight, default_of, _ = found
         row = self._readings.setdefault(name, [])
-        row.append(Reading(name, value, origin, weight, default_of, self._order))
+        row.append(Reading(name, value, origin, weight, default_of, next(_ORDER)))
         if len(row) > READINGS_MAX:
             del row[READINGS_MAX // 2]
 
@@ -161,11 +164,19 @@ class Notebook:
         key = note or origin.key
         self.add(found, Origin(origin.source, origin.line, origin.quote, origin.at, key))
 
+    def forget_before(self, name: str, order: int) -> None:
+        """Drop the readings of a name that were read before another reading, by its order."""
+        kept = [reading for reading in self.all(name) if reading.order >= order]
+        if kept:
+            self._readings[name] = kept
+        else:
+            self._readings.pop(name, None)
+
     def merge(self, other: "Notebook") -> None:
         """Take over another notebook's readings (facts that hold for the whole source), before our own."""
         for name, row in other._readings.items():
             ours = self._readings.get(name, [])
-            self._readings[name] = sorted([*row, *ours], key=lambda reading: (reading.origin.line or 0, reading.order))
+            self._readings[name] = sorted([*row, *ours], key=lambda reading: reading.order)
         for engine, count in other.engines.items():
             self.engines[engine] = self.engines.get(engine, 0) + count
         self.problems = [*other.problems, *self.problems]

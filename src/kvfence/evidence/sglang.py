@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from kvfence.evidence.arguments import Argument, stated
 from kvfence.evidence.readings import Found, Notebook
+from kvfence.evidence.starts import settle_starts
 
 ENGINE = "sglang"
 INPUT_MARGIN = 6
@@ -99,6 +100,7 @@ def read_server_info(info: Mapping[str, object]) -> Iterator[Found]:
 
 def derive(book: Notebook) -> None:
     """Work out what follows: the pool from an allocation, an estimate of the pool from the limit it sets."""
+    settle_starts(book)
     allocated = {reading.value for reading in book.all("allocated_tokens")}
     if "pool_tokens" not in book and len(allocated) == 1:
         book.derive(Found("pool_tokens", next(iter(allocated)), 2), book.all("allocated_tokens")[-1])

@@ -12,6 +12,7 @@ from kvfence.evidence.forms import plain, reading, settling, whole, within_reque
 from kvfence.evidence.lines import json_record
 from kvfence.evidence.readings import Form, Found, Line
 from kvfence.evidence.sglang import ENGINE, read_arguments, read_server_info
+from kvfence.evidence.starts import START
 
 CONTEXT_STEP = 256
 """Context lengths are multiples of this; another number at the very end of a line is taken for half a number."""
@@ -21,6 +22,8 @@ _STATED_ROLE = re.compile(
     r"(?:\s{0,12}[(\[][^)\]]{0,60}[)\]]){0,4}\s{0,12}[:|-]?\s{0,12}$",
     re.IGNORECASE,
 )
+_QUOTING = re.compile(r"['\"`=?&{<]")
+"""What stands before words that a line only repeats: a quote, a query, an assignment."""
 _OWN_LINE = re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -29,7 +32,7 @@ def _read_pool(match: re.Match[str], _line: Line) -> Iterable[Found]:
     ends = match.end() >= len(text.rstrip())
     if ends and not match["own"] and (_OWN_LINE.match(text) or '"' in match[0]):
         return  # the engine's own line goes on after the number, and so does JSON: this one was cut off
-    yield Found("pool_tokens", whole(match["pool"]), 6 if match["own"] else 9)
+    yield Found("pool_tokens", whole(match["pool"]), 6 if match["own"] else _weight(match))
     if stated_role := _STATED_ROLE.search(text[max(0, match.start() - 300) : match.start()]):
         yield Found("role", stated_role[1].lower(), 3)
 
@@ -41,7 +44,14 @@ def _read_context(match: re.Match[str], line: Line) -> Iterable[Found]:
         if context % CONTEXT_STEP:
             return
         line.problem = f"line {line.number} ends right after context_len={context}: an old release, or cut off"
-    yield Found("context_len", context, 9)
+    yield Found("context_len", context, _weight(match))
+
+
+def _weight(match: re.Match[str]) -> int:
+    """Give more to the scheduler's own start-up line than to the same words in the midst of another line."""
+    before, found, _ = match.string.partition("max_total_num_tokens")
+    is_own = found and len(before) <= match.start() and not _QUOTING.search(before)
+    return 9 if is_own else 7
 
 
 def _read_info_line(match: re.Match[str], _line: Line) -> Iterable[Found]:
@@ -51,8 +61,8 @@ def _read_info_line(match: re.Match[str], _line: Line) -> Iterable[Found]:
 
 
 def _read_server_args(match: re.Match[str], _line: Line) -> Iterable[Found]:
-    text = match.string
-    yield from read_arguments(dict(pairs(text, match.end() - 1)))
+    yield Found(START, True)
+    yield from read_arguments(dict(pairs(match.string, match.end() - 1)))
 
 
 def _read_leak(match: re.Match[str], line: Line) -> Iterable[Found]:

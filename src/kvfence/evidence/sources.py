@@ -33,6 +33,8 @@ DOCUMENT_BYTES_MAX = 1 << 26
 HEAD_BYTES = 1 << 16
 AHEAD_BYTES = 1 << 16
 FILES_MAX = 10_000
+UNREAD = "cannot be read to its end"
+"""Stands in the remark about a source of which a part is not known."""
 _BROKEN = (EOFError, OSError, ValueError, zlib.error, zstd.ZstdError, lzma.LZMAError)
 SPEC_STDIN = "-"
 
@@ -91,13 +93,21 @@ def expand(spec: str) -> list[str]:
 
 
 def rotated(names: list[str]) -> list[list[str]]:
-    """Files of one rotated log together, oldest first: ``a.log.2.gz``, ``a.log.1``, ``a.log``."""
+    """Files of one rotated log together, oldest first: ``a.log.2.gz``, ``a.log.1``, ``a.log``.
+
+    Numbered files without the log itself (``node.0``, ``node.1``) may be several processes': each stays alone.
+    """
     groups: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         match = _ROTATED.match(name)
         stem, age = (match["stem"], int(match["age"])) if match else (_PACKED.sub("", name), 0)
         groups.setdefault(stem, []).append((age, name))
-    return [[name for _, name in sorted(each, key=lambda pair: (-pair[0], pair[1]))] for each in groups.values()]
+    found: list[list[str]] = []
+    for stem, each in groups.items():
+        ordered = [name for _, name in sorted(each, key=lambda pair: (-pair[0], pair[1]))]
+        is_log = any(name == stem or _PACKED.sub("", name) == stem for name in ordered)
+        found += [ordered] if is_log else [[name] for name in ordered]
+    return found
 
 
 def open_source(name: str) -> Opened:
@@ -154,7 +164,7 @@ def _read(stream: BinaryIO, size: int, problems: list[str] | None = None) -> byt
         return stream.read(size)
     except _BROKEN as error:
         if problems is not None:
-            problems.append(f"the source cannot be read to its end ({type(error).__name__}): what follows is unknown")
+            problems.append(f"the source {UNREAD} ({type(error).__name__}): what follows is unknown")
         return b""
 
 

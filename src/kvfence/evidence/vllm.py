@@ -261,14 +261,24 @@ def _least_of_workers(book: Notebook) -> None:
     """Each worker prints its own size and the engine takes the least; what an earlier start printed is past."""
     start = book.choose("engine_start")
     printed = book.all("worker_pool_tokens")
-    current = [each for each in printed if start is None or (each.origin.line or 0) > (start.origin.line or 0)]
-    if current := current or printed:
+    current = [each for each in printed if start is None or each.order > start.order]
+    if printed and not current:
+        book.problems.append("the engine started again after it printed its KV cache size: the new size is not shown")
+    if current:
         least = min(current, key=lambda each: (float(each.value), -each.order))
         book.derive(Found("pool_tokens", least.value, 8), least)
         if least.value != current[-1].value:
             book.problems.append(
                 f"workers print different KV cache sizes: the least is taken (line {least.origin.line})"
             )
+
+
+def _doubt_single(book: Notebook) -> None:
+    """A role worked out from arguments that were not named does not hold where a KV connector is seen."""
+    role = book.choose("role")
+    if role is not None and role.value == "single" and role.weight <= 2 and "connector" in book:
+        book.forget_before("role", role.order + 1)
+        book.problems.append("a KV connector is in use, while no argument names one: the role is not known")
 
 
 def derive(book: Notebook) -> None:
@@ -278,6 +288,7 @@ def derive(book: Notebook) -> None:
         smallest = min(gauges, key=lambda each: float(each.value))
         book.derive(Found("pool_tokens", smallest.value, smallest.weight), smallest)
     _least_of_workers(book)
+    _doubt_single(book)
     blocks, count = book.choose("device_blocks"), book.number("device_blocks")
     if blocks is None or not count:
         return

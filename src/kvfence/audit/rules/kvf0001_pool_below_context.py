@@ -4,7 +4,7 @@ What it checks:
     For each engine and rank: pool against context length, with the engine's own limit. SGLang accepts prompts below
     min(context, pool) - 1 - 5; a `max_req_input_len` that is the pool less 6 proves that the pool is what bounds. It
     FAILs whatever the role, unless the text or the caller proves a single node; a gateway's own limit never turns it
-    to PASS. A pool equal to the context FAILs as a warning.
+    to PASS. A pool equal to the context FAILs as a warning; a sliding-window sub-pool below it leaves it UNKNOWN.
 
 Why it matters:
     The pool is sized at start-up from the memory that is left; the context is a separate setting; nothing forces them
@@ -87,6 +87,12 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
         return undecided(
             f"about {pool.value:,} tokens are worked out, not shown; context {context.value:,}", pool, context
         )
+    window = engine.facts.pool_tokens_swa
+    if isinstance(window, Known) and window.value < context.value and not _limit_is_of_context(engine, context):
+        text = (
+            f"pool {pool.value:,} holds the context of {context.value:,}, its sliding-window sub-pool {window.value:,}"
+        )
+        return undecided(f"{text} does not; max_req_input_len of /server_info tells what bounds prompts", pool, window)
     return passed(f"pool {pool.value:,} holds the context of {context.value:,}", pool, context)
 
 
@@ -154,6 +160,11 @@ def _last_dangerous(engine: Engine, context: Known[int], deployment: Deployment)
     if not limits:
         return last, ""
     return min(last, max(limits) - 1), f" while decode, whose limit is {max(limits):,}, takes them"
+
+
+def _limit_is_of_context(engine: Engine, context: Known[int]) -> bool:
+    limit = engine.facts.effective_input_limit
+    return isinstance(limit, Known) and limit.value >= context.value - margin_of(engine)
 
 
 def _ranks_share_context(engine: Engine) -> bool:
