@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TextIO
 
 from msgspec import Struct
 
@@ -123,15 +124,19 @@ def load_registry(settings: Settings) -> tuple[KeyRegistry, str | None]:
 
 
 @asynccontextmanager
-async def running_server(plan: Plan, model: ServedModel, registry: KeyRegistry) -> AsyncIterator[RunningServer]:
+async def running_server(
+    plan: Plan, model: ServedModel, registry: KeyRegistry, log_file: TextIO | None = None
+) -> AsyncIterator[RunningServer]:
     """Serve while the block runs. The port is taken before the workers start, so that a taken one is known at once.
+
+    ``log_file``: where log lines go instead of stderr.
 
     Raises:
         SettingsError: the port is taken.
         WorkerError, CapacityError, LayoutMismatch: the workers cannot serve.
     """
     settings = plan.settings
-    log = open_log()
+    log = open_log(file=log_file)
     listener = bind(settings.server.host, settings.server.port)
     supervisor = Supervisor(plan, log)
     try:

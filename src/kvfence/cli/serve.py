@@ -5,8 +5,10 @@ This module can reach no other rule set and no fault injection: a contract of th
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,13 +62,39 @@ async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
     plan = make_plan(settings, model, Rules.all())
     print_note(f"starting {model.name}: one prefill and one decode worker")
     stop = _stop_on_signals()
+    log = HeldLog() if demo else None
     try:
-        return await _run(running_server(plan, model, registry), stop, _Show(demo, once, registry.open, settings))
+        starting = running_server(plan, model, registry, log)
+        return await _run(starting, stop, _Show(demo, once, registry.open, settings, log))
     except asyncio.CancelledError:
         if not stop.is_set():
             raise
         print_note("stopped before it was ready")
         return int(ExitCode.NOTHING_FOUND)
+    finally:
+        if log is not None:
+            log.release()
+
+
+class HeldLog(io.StringIO):
+    """Keeps log lines back while something is shown, so that they do not stand in the middle of an answer."""
+
+    held = True
+
+    def write(self, text: str) -> int:
+        """Keep the text, or pass it on."""
+        return super().write(text) if self.held else sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush what is passed on."""
+        if not self.held:
+            sys.stderr.flush()
+
+    def release(self) -> None:
+        """Write what was kept, and keep nothing more."""
+        if self.held:
+            self.held = False
+            sys.stderr.write(self.getvalue())
 
 
 class _Show(Struct, frozen=True):
@@ -76,6 +104,7 @@ class _Show(Struct, frozen=True):
     once: bool
     is_open: bool
     settings: Settings
+    log: HeldLog | None
 
 
 async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asyncio.Event, show: _Show) -> int:
@@ -99,6 +128,8 @@ async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asy
                 await asyncio.gather(shown, return_exceptions=True)
                 return code
             code = shown.result()
+            if show.log is not None:
+                show.log.release()
         if not show.once:
             print_note("serving until Ctrl-C")
             code = await _until_over(server, stop)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.serve import _until_over
+from kvfence.cli.serve import HeldLog, _until_over
 
 
 class Broken:
@@ -34,3 +34,14 @@ async def test_what_broke_ends_it_as_our_own_fault(capsys: pytest.CaptureFixture
     server.failed.set()
     assert await asyncio.wait_for(waiting, 5) == ExitCode.OUR_FAULT
     assert "KeyError" in capsys.readouterr().err
+
+
+def test_log_lines_wait_until_what_is_shown_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """No line stands in the middle of an answer, none is lost, and later ones come at once."""
+    log = HeldLog()
+    log.write("during\n")
+    assert capsys.readouterr().err == ""
+    log.release()
+    log.write("after\n")
+    log.release()
+    assert capsys.readouterr().err == "during\nafter\n"
