@@ -151,6 +151,31 @@ def test_a_sample_that_is_no_size_says_nothing(value: str) -> None:
     assert getattr(facts.pool_tokens, "value", None) is None
 
 
+def test_two_models_in_one_dump_of_metrics_are_two_engines(tmp_path: Path) -> None:
+    """The least pool is compared with the greatest context."""
+    sample = 'sglang:{}{{engine_type="prefill",model_name="{}"}} {}\n'
+    text = "".join(
+        sample.format("max_total_num_tokens", model, SMALL) + sample.format("context_len", model, context)
+        for model, context in (("a", CONTEXT), ("b", 8192))
+    )
+    assert set(findings(tmp_path, {"m": "# TYPE sglang:context_len gauge\n" + text}).values()) == {Verdict.FAIL}
+
+
+def test_pool_and_context_of_two_sources_without_a_role_decide_nothing(tmp_path: Path) -> None:
+    """The one may be prefill's and the other decode's."""
+    log = at("02 00:05", f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {SMALL}, K size: 1 GB, V size: 1 GB")
+    answer = '{"context_length": 8192, "mem_fraction_static": 0.9, "chunked_prefill_size": 8192}'
+    assert set(findings(tmp_path, {"a.log": log, "b.json": answer}).values()) == {Verdict.UNKNOWN}
+
+
+def test_a_size_below_one_is_no_size(tmp_path: Path) -> None:
+    """A context of nought or less is not held by any pool; a sub-pool of nought is none."""
+    answer = '{"max_req_input_len": -1, "disaggregation_mode": "prefill", "context_length": -5, "x": 1}'
+    assert set(findings(tmp_path, {"i.json": answer}).values()) == {Verdict.UNKNOWN}
+    (facts,) = read_text("m", 'sglang:max_total_num_tokens_swa{a="b"} 0.0\nsglang:page_size{a="b"} 1.0\n')
+    assert getattr(facts.pool_tokens_swa, "value", None) is None
+
+
 @pytest.mark.parametrize("text", ["", "nothing an engine says\n"])
 def test_nothing_passes_on_a_text_of_no_engine(text: str) -> None:
     """That no failure stands in an empty log proves nothing."""

@@ -15,6 +15,18 @@ from kvfence.evidence.facts import Origin
 
 Value = int | float | bool | str
 
+SIZES = frozenset(
+    {
+        "pool_tokens",
+        "pool_tokens_estimated",
+        "pool_tokens_swa",
+        "context_len",
+        "advertised_context",
+        "effective_input_limit",
+    }
+)
+"""Tokens: engines write nought or less where there is no such thing, or where they choose for themselves."""
+
 READINGS_MAX = 4096
 """Of one name in one source; a log that repeats a line for ever keeps its first and its newest readings."""
 
@@ -128,8 +140,10 @@ class Notebook:
         return iter(self._readings)
 
     def add(self, found: Found, origin: Origin) -> None:
-        """Keep a reading; the middle of a very long row of readings is dropped."""
+        """Keep a reading; the middle of a very long row of readings is dropped, and so is a size below one."""
         name, value, weight, default_of, _ = found
+        if name in SIZES and not isinstance(value, str) and value < 1:
+            return
         row = self._readings.setdefault(name, [])
         row.append(Reading(name, value, origin, weight, default_of, next(_ORDER)))
         if len(row) > READINGS_MAX:

@@ -1,7 +1,7 @@
 """Which start of a process a reading belongs to: the last start counts, and what no restart explains is not believed.
 
 Two sizes in one text are a restart, or two processes, or somebody's forgery. Where a start's own line stands between
-them the last holds; where the text speaks of both roles, its time goes backwards, or no start lies between, the worst
+them the last holds; where the text speaks of both roles or several series, its time goes back, or no start lies between, the worst
 holds: the least pool, the greatest context.
 """
 
@@ -44,6 +44,8 @@ def _why_mixed(book: Notebook, starts: Sequence[Reading], sizes: Sequence[Readin
     roles = {str(reading.value) for reading in book.all("role")}
     if {"prefill", "decode"} <= roles:
         return "the text speaks of prefill and decode"
+    if "gauge_pool_tokens" in book:
+        return "its samples are of several series"
     if _goes_back(starts) or _goes_back(each for each in sizes if each.name == "pool_tokens"):
         return "the text's time goes backwards"
     return ""

@@ -44,7 +44,7 @@ from kvfence.audit.deployment import Deployment, Engine, Role
 from kvfence.audit.judge import SINGLE_IS_SAFE, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import Alert, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
-from kvfence.evidence.facts import IntFact, Known, Unknown
+from kvfence.evidence.facts import IntFact, Known, SourceFacts, Unknown
 
 
 def check(deployment: Deployment) -> Iterator[Outcome]:
@@ -93,6 +93,9 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
             f"pool {pool.value:,} holds the context of {context.value:,}, its sliding-window sub-pool {window.value:,}"
         )
         return undecided(f"{text} does not; max_req_input_len of /server_info tells what bounds prompts", pool, window)
+    if engine.role is Role.UNKNOWN and not any(_shows_both(source) for source in engine.sources):
+        text = f"pool {pool.value:,} and context {context.value:,} are of two sources, which may be of two engines"
+        return undecided(f"{text}: say FILE=prefill, FILE=decode or FILE=single", pool, context)
     return passed(f"pool {pool.value:,} holds the context of {context.value:,}", pool, context)
 
 
@@ -160,6 +163,14 @@ def _last_dangerous(engine: Engine, context: Known[int], deployment: Deployment)
     if not limits:
         return last, ""
     return min(last, max(limits) - 1), f" while decode, whose limit is {max(limits):,}, takes them"
+
+
+def _shows_both(source: SourceFacts) -> bool:
+    pools, contexts = (
+        (source.pool_tokens, source.pool_tokens_estimated),
+        (source.context_len, source.advertised_context),
+    )
+    return any(isinstance(pool, Known) for pool in pools) and any(isinstance(each, Known) for each in contexts)
 
 
 def _limit_is_of_context(engine: Engine, context: Known[int]) -> bool:
