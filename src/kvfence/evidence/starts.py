@@ -1,8 +1,8 @@
 """Which start of a process a reading belongs to: the last start counts, and what no restart explains is not believed.
 
 Two sizes in one text are a restart, or two processes, or somebody's forgery. Where a start's own line stands between
-them the last holds; where the text speaks of both roles or several series, its time goes back, or no start lies between, the worst
-holds: the least pool, the greatest context.
+them the last holds. Where the text speaks of both roles or of several series, its time goes back, or no start lies
+between, the worst holds: the least pool, the greatest context.
 """
 
 from collections.abc import Iterable, Sequence
