@@ -168,6 +168,17 @@ def test_pool_and_context_of_two_sources_without_a_role_decide_nothing(tmp_path:
     assert set(findings(tmp_path, {"a.log": log, "b.json": answer}).values()) == {Verdict.UNKNOWN}
 
 
+def test_pool_and_context_of_two_replicas_of_a_role_decide_nothing(tmp_path: Path) -> None:
+    """One replica's log and another's answer are not one engine; a launch command holds for every replica."""
+    log = at("02 00:05", f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {SMALL}, K size: 1 GB, V size: 1 GB")
+    answer = '{"context_length": 8192, "mem_fraction_static": 0.9, "chunked_prefill_size": 8192}'
+    files, named = {"a.log": log, "b.json": answer}, ("a.log=prefill", "b.json=prefill")
+    assert Verdict.PASS not in findings(tmp_path, files, *named).values()
+    command = "python -m sglang.launch_server --model-path m --context-length 8192 --disaggregation-mode prefill"
+    files, named = {"a.log": log, "c.sh": command}, ("a.log=prefill", "c.sh=prefill")
+    assert Verdict.PASS in findings(tmp_path, files, *named).values()
+
+
 def test_a_size_below_one_is_no_size(tmp_path: Path) -> None:
     """A context of nought or less is not held by any pool; a sub-pool of nought is none."""
     answer = '{"max_req_input_len": -1, "disaggregation_mode": "prefill", "context_length": -5, "x": 1}'

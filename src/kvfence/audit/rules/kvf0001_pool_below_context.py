@@ -40,7 +40,7 @@ from kvfence.audit.capacity import (
     margin_of,
     pool_of,
 )
-from kvfence.audit.deployment import Deployment, Engine, Role
+from kvfence.audit.deployment import DECLARED_KINDS, Deployment, Engine, Role
 from kvfence.audit.judge import SINGLE_IS_SAFE, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import Alert, Fix, Outcome, Rule
 from kvfence.core.verdict import Severity
@@ -93,9 +93,12 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
             f"pool {pool.value:,} holds the context of {context.value:,}, its sliding-window sub-pool {window.value:,}"
         )
         return undecided(f"{text} does not; max_req_input_len of /server_info tells what bounds prompts", pool, window)
-    if engine.role is Role.UNKNOWN and not any(_shows_both(source) for source in engine.sources):
+    if not any(_shows_both(source) for source in engine.sources):
         text = f"pool {pool.value:,} and context {context.value:,} are of two sources, which may be of two engines"
-        return undecided(f"{text}: say FILE=prefill, FILE=decode or FILE=single", pool, context)
+        if engine.role is Role.UNKNOWN:
+            return undecided(f"{text}: say FILE=prefill, FILE=decode or FILE=single", pool, context)
+        if not _declares_context(engine):
+            return undecided(f"{text}, replicas of {engine.role}: give a source that shows both", pool, context)
     return passed(f"pool {pool.value:,} holds the context of {context.value:,}", pool, context)
 
 
@@ -163,6 +166,12 @@ def _last_dangerous(engine: Engine, context: Known[int], deployment: Deployment)
     if not limits:
         return last, ""
     return min(last, max(limits) - 1), f" while decode, whose limit is {max(limits):,}, takes them"
+
+
+def _declares_context(engine: Engine) -> bool:
+    """Tell whether the context stands in a declaration, which holds for every replica."""
+    kinds = {source.kind for source in engine.sources if isinstance(source.context_len, Known)}
+    return bool(kinds) and kinds <= DECLARED_KINDS
 
 
 def _shows_both(source: SourceFacts) -> bool:
