@@ -171,11 +171,11 @@ def draw_workload(seed: int, encode: Encode, sizes: Sizes = Sizes()) -> Workload
 def _tenant_ask(number: int, tenant: str, line: list[int], sizes: Sizes, cut: bool) -> Ask:
     answer = sizes.answer_cut if cut else sizes.answer
     cut_after = min(CUT_AFTER, answer // 2) if cut else 0
-    return Ask(f"{tenant}/{number + 1}", tenant, repeat(line, sizes.prompt), answer, cut_after=cut_after)
+    return Ask(f"{tenant}/{number + 1}", tenant, whole_lines(line, sizes.prompt), answer, cut_after=cut_after)
 
 
 def _oversize_ask(index: int, encode: Encode, rng: random.Random) -> Ask:
-    num_tokens = OVERSIZE_PAGES * PAGE_SIZE - rng.randint(0, PAGE_SIZE // 2)
+    num_tokens = OVERSIZE_PAGES * PAGE_SIZE - rng.randint(1, PAGE_SIZE // 2)
     own = tuple(rng.sample(WORDS, 3))
     token_ids = copy_prompt(own, num_tokens, encode)
     return Ask(f"oversize-{index + 1:02d}", ASKER, token_ids, OVERSIZE_ANSWER, own, stream=index % 3 != 2)
@@ -194,3 +194,8 @@ def copy_prompt(own: tuple[str, ...], num_tokens: int, encode: Encode) -> list[i
 def repeat(line: list[int], num_tokens: int) -> list[int]:
     """Repeat a line, cut to exactly this many tokens."""
     return (line * (num_tokens // len(line) + 1))[:num_tokens]
+
+
+def whole_lines(line: list[int], num_tokens: int) -> list[int]:
+    """Repeat a line to exactly this many tokens, cut at the beginning, so that the text ends with a whole line."""
+    return (line * (num_tokens // len(line) + 1))[-num_tokens:]
