@@ -87,6 +87,14 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
         return undecided(
             f"about {pool.value:,} tokens are worked out, not shown; context {context.value:,}", pool, context
         )
+    doubt = _doubt(engine, pool, context)
+    if doubt is not None:
+        return doubt
+    return passed(f"pool {pool.value:,} holds the context of {context.value:,}", pool, context)
+
+
+def _doubt(engine: Engine, pool: Known[int], context: Known[int]) -> Outcome | None:
+    """Say why a pool that holds the context may still not be enough."""
     window = engine.facts.pool_tokens_swa
     if isinstance(window, Known) and window.value < context.value and not _limit_is_of_context(engine, context):
         text = (
@@ -99,7 +107,7 @@ def _judge(engine: Engine, deployment: Deployment) -> Outcome:
             return undecided(f"{text}: say FILE=prefill, FILE=decode or FILE=single", pool, context)
         if not _declares_context(engine):
             return undecided(f"{text}, replicas of {engine.role}: give a source that shows both", pool, context)
-    return passed(f"pool {pool.value:,} holds the context of {context.value:,}", pool, context)
+    return None
 
 
 def _bound_by_limit(engine: Engine, pool: IntFact, context: IntFact, deployment: Deployment) -> Outcome | None:
