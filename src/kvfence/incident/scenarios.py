@@ -5,7 +5,7 @@ Not for: playing them (``runs.py`` on the real engine, ``simulated.py`` on the p
 
 from msgspec import Struct
 
-from kvfence.incident.workload import MODEST, SHORT, Sizes
+from kvfence.incident.workload import FEW, MODEST, SHORT, Sizes
 
 
 class Scenario(Struct, frozen=True):
@@ -30,9 +30,9 @@ class Scenario(Struct, frozen=True):
 
 
 SMALL_UNGUARDED = Scenario("small_unguarded", every_round=True)
-SMALL_GUARDED = Scenario("small_guarded", guarded=True)
-LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True)
-LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True)
+SMALL_GUARDED = Scenario("small_guarded", guarded=True, sizes=FEW)
+LARGE_UNGUARDED = Scenario("large_unguarded", "large", by_fraction=True, sizes=FEW)
+LARGE_GUARDED = Scenario("large_guarded", "large", guarded=True, sizes=FEW)
 FRACTION_LOWERED = Scenario("memory_fraction_lowered", by_fraction=True, sizes=SHORT, every_round=True)
 CONTROL = Scenario("control", disaggregated=False, sizes=MODEST)
 LANES = ((SMALL_UNGUARDED, SMALL_GUARDED, LARGE_GUARDED), (CONTROL, LARGE_UNGUARDED, FRACTION_LOWERED))

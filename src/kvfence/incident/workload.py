@@ -47,7 +47,7 @@ WORDS = (
 
 OVERSIZE_ANSWER = 12
 CONTROL_TOKENS = 40
-CONTROL_ANSWER = 8
+CONTROL_ANSWER = 5
 NUM_CONTROLS = 3
 CUT_AFTER = 10
 """Tokens after which the cut-off client leaves."""
@@ -69,6 +69,9 @@ class Sizes(Struct, frozen=True):
 
 MODEST = Sizes(num_tenants=4, prompt=CONTROL_TOKENS, answer=8, answer_cut=16)
 """Prompt and answer together fit the small pool: for a single node, which decodes in it, too."""
+
+FEW = Sizes(num_tenants=5)
+"""Enough where nothing is to be read, and quicker."""
 
 SHORT = Sizes(num_tenants=14, prompt=CONTROL_TOKENS, answer=10, answer_cut=20)
 """Fit a pool of any size between 5 and 7 pages, and fill as many of decode's: for a pool by memory fraction, which no
