@@ -6,11 +6,8 @@
     +- SettingsError            a setting is wrong or unknown; says which and what to write instead
     +- OwnershipError           a page is not whose we thought
     |  +- StaleTag              the tag names an earlier use of the page
-    |  +- NotHolder             the caller does not hold the page
     |  +- StampMismatch         the bytes were written under another tag
     +- IntegrityError           what arrived is not what was promised
-    |  +- DigestMismatch
-    |  +- TokenCountMismatch
     |  +- LayoutMismatch
     +- ProtocolError
     |  +- LocalProtocolError    an event that is illegal for us: a bug here; nothing changed
@@ -52,24 +49,12 @@ class StaleTag(OwnershipError):
     """The tag names an earlier use of the page."""
 
 
-class NotHolder(OwnershipError):
-    """The caller does not hold the page."""
-
-
 class StampMismatch(OwnershipError):
     """The bytes in a page were written under another tag than expected."""
 
 
 class IntegrityError(KvfenceError):
     """What arrived is not what was promised."""
-
-
-class DigestMismatch(IntegrityError):
-    """The bytes of a page do not have the digest of its stamp."""
-
-
-class TokenCountMismatch(IntegrityError):
-    """Another number of tokens was transferred than was offered."""
 
 
 class LayoutMismatch(IntegrityError):
