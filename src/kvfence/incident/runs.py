@@ -127,7 +127,8 @@ class DetectorProcess:
         """Wait for one line."""
         if self._child.stdout is None:
             raise EOFError("the detector has no pipe")
-        line = await asyncio.wait_for(self._child.stdout.readline(), DETECTOR_S)
+        async with asyncio.timeout(DETECTOR_S):
+            line = await self._child.stdout.readline()
         if not line:
             raise EOFError("the detector ended early; see its words above")
         return line

@@ -286,7 +286,8 @@ def _merge(into: dict[AttemptId, list[int]], more: dict[AttemptId, list[int]]) -
 
 async def _either(event: asyncio.Event, timeout_s: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
     except TimeoutError:
         return
 

@@ -176,7 +176,8 @@ class Supervisor:
         child = process.child
         if child is not None and child.returncode is None:
             try:
-                await asyncio.wait_for(child.wait(), STOP_S)
+                async with asyncio.timeout(STOP_S):
+                    await child.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
@@ -215,7 +216,8 @@ class Supervisor:
         timeout_s = self.plan.settings.workers.ready_timeout_s
         try:
             process.lifeline.send(begin)
-            await asyncio.wait_for(self._loaded(process), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._loaded(process)
         except TimeoutError:
             raise WorkerError(role, f"did not load within {timeout_s} s; see --ready-timeout-s") from None
         except OSError as error:
@@ -289,7 +291,8 @@ class Supervisor:
                 )
                 break
             try:
-                report, _ = await asyncio.wait_for(lifeline.receive(), 0.5)
+                async with asyncio.timeout(0.5):
+                    report, _ = await lifeline.receive()
             except TimeoutError:
                 continue
             except EOFError:
