@@ -35,7 +35,7 @@ help:  ## Say what there is.
 	@echo
 	@echo '  PYTHON=/path/to/python3.11  the interpreter        PIP_ARGS="..."  more arguments for pip (PIP_* hold too)'
 
-install: $(STAMP)  ## Make .venv with the extras serve and dev; nothing to do when it is current.
+install: $(STAMP)  ## Make .venv with the extras serve, scope and dev; nothing to do when it is current.
 
 $(STAMP): pyproject.toml $(PINS)
 	@rm -f $@
@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml $(PINS)
 	  $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "No virtual environment could be made; on Debian and Ubuntu: apt-get install python3.11-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV); the first time this takes minutes (torch is large)." >&2
-	$(BIN)/python -m pip install $$($(BIN)/python -m pip show -q kvfence 2>/dev/null && echo -q) --disable-pip-version-check -e '.[serve,dev]' -c $(PINS) $(PIP_ARGS)
+	$(BIN)/python -m pip install $$($(BIN)/python -m pip show -q kvfence 2>/dev/null && echo -q) --disable-pip-version-check -e '.[serve,scope,dev]' -c $(PINS) $(PIP_ARGS)
 	@printf '%s' '$(CURDIR)' > $@
 
 serve: install  ## Start the server on port 8000 and show what it does (ONCE=1: show it and stop; ARGS="..." pass on).

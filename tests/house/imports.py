@@ -14,7 +14,7 @@ FLOORS = (
     {"protocol"},
     {"driver", "trace", "kv", "wire", "models", "evidence"},
     {"runtime", "sim"},
-    {"gateway", "incident", "audit"},
+    {"gateway", "incident", "audit", "scope"},
     {"cli"},
     {"__main__"},
 )

@@ -32,6 +32,7 @@ VERBS = (
     Verb("serve", "Run the server: one prefill and one decode worker, every KV page fenced.", "serve"),
     Verb("incident", "Replay the incident and show what the guards change.", "serve"),
     Verb("audit", "Can this deployment leak? From its logs, endpoints and manifests."),
+    Verb("scope", "Who was affected? From request logs.", "scope"),
     Verb("model", "Fetch the embedded model.", "serve"),
     Verb("config", "Show each setting and where its value comes from."),
 )
