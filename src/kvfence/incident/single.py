@@ -6,11 +6,13 @@ placeholder's pass ends. Implements ``runtime.generation.Generations``; no tags,
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 
 from msgspec import Struct
 
+from kvfence.core.ids import RequestId
 from kvfence.core.request import Request
 from kvfence.incident.workload import PLACEHOLDER
 from kvfence.models.executor import Executor, PassRow
@@ -47,7 +49,7 @@ class SingleNode:
         """The one worker."""
         return (WorkerState("single", "", "ready", self.capacity.decode_pages * self.capacity.page_size, 0),)
 
-    async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
+    async def generate(self, request: Request) -> AsyncGenerator[TokensOut | EndOut, None]:
         """Run one request to its end."""
         running = await self._admit(request)
         try:
@@ -63,6 +65,16 @@ class SingleNode:
             yield EndOut(EndReason.LENGTH)
         finally:
             await self._release(running)
+
+    async def generate_together(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, TokensOut | EndOut]]:
+        """Run several, one after the other."""
+        for index, request in enumerate(requests):
+            async with aclosing(self.generate(request)) as items:
+                async for item in items:
+                    yield index, item
+
+    def leave(self, request: RequestId) -> None:
+        """Let it run to its end: whoever reads ignores it."""
 
     async def _admit(self, request: Request) -> Running:
         """Queue it; what does not fit goes the same way as everything else, as a placeholder."""

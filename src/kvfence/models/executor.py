@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kvfence.core.layout import KVLayout
 from kvfence.core.request import SamplingParams, without_content
+from kvfence.models.sampler import Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,7 @@ class PassRow(Struct, frozen=True):
     Units:
         start: position of the first new token.
         sample_index: index of the token to be generated within its sequence.
+        sampler: what choosing needs beyond that; None where ``sampling.is_plain``. The pass changes it.
     Owner:
         The caller holds every page; those that receive new tokens are GRANTED to it.
     """
@@ -35,6 +37,7 @@ class PassRow(Struct, frozen=True):
     pages: Sequence[int]
     sampling: SamplingParams | None = None
     sample_index: int = 0
+    sampler: Sampler | None = None
 
     __repr__ = without_content
 
@@ -81,7 +84,7 @@ class Executor(Protocol):
         """Run one forward pass, write the new K and V, and give a token for each row that has ``sampling``.
 
         Returns:
-            One entry per row, in the rows' order; None where no token was asked for.
+            One entry per row, in the rows' order; None where no token was asked for, or none can be chosen.
         Raises:
             InvariantBroken: a row without tokens or whose pages do not cover it: a bug in the caller.
         """

@@ -106,7 +106,8 @@ class TransformerExecutor:
         out: list[int | None] = [None] * len(rows)
         if plan.sampled:
             params = [params for i in plan.sampled if (params := rows[i].sampling) is not None]
-            tokens = sample(logits, params, [rows[i].sample_index for i in plan.sampled])
+            samplers = [rows[i].sampler for i in plan.sampled]
+            tokens = sample(logits, params, [rows[i].sample_index for i in plan.sampled], samplers)
             for i, token in zip(plan.sampled, tokens, strict=True):
                 out[i] = token
         return out

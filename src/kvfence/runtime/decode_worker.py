@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from kvfence.core.errors import StampMismatch
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId
 from kvfence.core.manifest import Manifest
-from kvfence.core.request import SamplingParams, without_content
+from kvfence.core.request import Past, SamplingParams, TokenLogprob, without_content
 from kvfence.core.tags import PageTag
 from kvfence.kv.seal import VerifyReport, copy_tail_page, pack_heads, pack_tags, verify_pages, write_head
 from kvfence.kv.storage import MemoryFile
 from kvfence.models.executor import Executor, PassRow
+from kvfence.models.sampler import Sampler
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import FIRST_TOKEN, Adopt, Command, Emit, Grew, RunPass, Send, Stop, Verify
 from kvfence.protocol.decode_state import DecodeNode, start_decode
@@ -28,6 +29,7 @@ from kvfence.protocol.node import Lives
 from kvfence.protocol.transitions import DecodePhase
 from kvfence.runtime.lifeline import Begin, Lifeline, Order
 from kvfence.runtime.process import run_worker
+from kvfence.runtime.samplers import is_ready
 from kvfence.runtime.scheduler import next_sequences
 from kvfence.runtime.worker import Worker
 from kvfence.wire.frames import FirstToken, Frame, TokenRow, Tokens
@@ -52,6 +54,7 @@ class Sequence(Struct):
     max_tokens: int
     num_kv: int
     pages: list[int]
+    sampler: Sampler | None = None
     num_new: int = 1
     suspect: list[int] = []
 
@@ -68,7 +71,7 @@ class DecodeWorker(Worker[DecodeNode]):
         self.verify_thread = ThreadPoolExecutor(1, "verify")
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
-        self.computed: dict[AttemptId, int] = {}
+        self.computed: dict[AttemptId, tuple[int, TokenLogprob | None]] = {}
 
     def make_node(self, capacity: Capacity) -> DecodeNode:
         """A node whose pages are quarantined until the writers of a former life are fenced."""
@@ -154,12 +157,13 @@ class DecodeWorker(Worker[DecodeNode]):
         first, handoff = self.firsts.get(attempt), self.loop.node.handoffs.get(attempt)
         if first is None or handoff is None:
             return EndReason.MODEL_ERROR
-        return self._end_after(first.token_id, 1, first.sampling, handoff.max_tokens)
-
-    def _end_after(self, token: int, num_new: int, sampling: SamplingParams, max_tokens: int) -> EndReason | None:
-        if token in self.executor.eos_token_ids and not sampling.ignore_eos:
+        if first.complete or self._stops(first.token_id, first.sampling):
             return EndReason.STOP
-        return EndReason.LENGTH if num_new >= max_tokens else None
+        return EndReason.LENGTH if handoff.max_tokens <= 1 else None
+
+    def _stops(self, token: int, sampling: SamplingParams) -> bool:
+        eos = token in self.executor.eos_token_ids and not sampling.ignore_eos
+        return eos or token in sampling.stop_token_ids
 
     def _adopt(self, command: Adopt) -> None:
         """Make the sequence; a partly filled last page is copied to decode's own, so that each page has one writer."""
@@ -181,8 +185,17 @@ class DecodeWorker(Worker[DecodeNode]):
         if remote:
             self.table.add(attempt, command.pages[: len(remote)], pack_tags(remote))
         first = self.firsts[attempt]
+        past = Past([*first.past.answer, first.token_id], first.past.prompt)
+        sampler = self.samplers.make(first.sampling, past)
         self.sequences[attempt] = Sequence(
-            first.token_id, first.sampling, first.num_generated, handoff.max_tokens, num_tokens, pages, suspect=suspect
+            first.token_id,
+            first.sampling,
+            first.num_generated,
+            handoff.max_tokens,
+            num_tokens,
+            pages,
+            sampler,
+            suspect=suspect,
         )
 
     def _remote_tags(self, command: Adopt) -> list[PageTag]:
@@ -211,6 +224,7 @@ class DecodeWorker(Worker[DecodeNode]):
             a
             for a, h in running
             if h is not None and h.phase is DecodePhase.RUNNING and h.ending is None and not h.passes
+            if is_ready(self.sequences[a].sampler)
         ]
 
     async def _run(self, attempts: list[AttemptId]) -> bool:
@@ -235,39 +249,55 @@ class DecodeWorker(Worker[DecodeNode]):
         num_pages = self.layout.num_pages(sequence.num_kv + 1)
         index = sequence.num_before + sequence.num_new
         pages = sequence.pages[:num_pages]
-        return PassRow([sequence.last_token], sequence.num_kv, pages, sequence.sampling, index)
+        return PassRow([sequence.last_token], sequence.num_kv, pages, sequence.sampling, index, sequence.sampler)
 
     def _finish(
         self, taking: dict[AttemptId, Sequence], tokens: list[int | None] | None, bad: dict[AttemptId, list[int]]
     ) -> None:
         """Report the pass; what it computed waits in ``computed`` for the command that lets it out."""
         finished: list[tuple[AttemptId, EndReason]] = []
+        failed: list[AttemptId] = []
         self.computed = {}
-        for (attempt, sequence), token in zip(taking.items(), tokens or (), strict=False):
-            if token is None:
+        for (attempt, sequence), token in zip(taking.items(), tokens or [None] * len(taking), strict=True):
+            if token is None:  # the pass failed, or its grammar could choose nothing
+                failed.append(attempt)
                 continue
-            self.computed[attempt] = token
-            sequence.last_token = token
-            sequence.num_kv += 1
-            sequence.num_new += 1
-            reason = self._end_after(token, sequence.num_new, sequence.sampling, sequence.max_tokens)
+            self.computed[attempt] = token, sequence.sampler.logprob if sequence.sampler is not None else None
+            reason = self._advance(sequence, token)
             if reason is not None:
                 finished.append((attempt, reason))
         for attempt, sequence in taking.items():
             bad.setdefault(attempt, []).extend(sequence.suspect)
         mismatched = tuple((a, tuple(sorted(set(bad[a])))) for a in taking if bad[a])
-        failed = tuple(taking) if tokens is None else ()
-        self.loop.feed(PassEnded(self.last_pass, mismatched, tuple(finished), failed))
+        self.loop.feed(PassEnded(self.last_pass, mismatched, tuple(finished), tuple(failed)))
+
+    def _advance(self, sequence: Sequence, token: int) -> EndReason | None:
+        """Move a sequence on past a token; give why it ends with it."""
+        sequence.last_token = token
+        sequence.num_kv += 1
+        sequence.num_new += 1
+        complete = sequence.sampler is not None and sequence.sampler.complete
+        if complete or self._stops(token, sequence.sampling):
+            return EndReason.STOP
+        return EndReason.LENGTH if sequence.num_new >= sequence.max_tokens else None
 
     def _emit(self, pass_id: PassId, attempts: tuple[AttemptId, ...]) -> None:
         """Let tokens out to the gateways they are for."""
         rows: dict[Incarnation, list[TokenRow]] = {}
         for attempt in attempts:
-            token = self.firsts.pop(attempt).token_id if pass_id == FIRST_TOKEN else self.computed.pop(attempt)
+            token, logprob = self._take_out(pass_id, attempt)
             index = self.loop.node.handoffs[attempt].num_emitted - 1 if attempt in self.loop.node.handoffs else 0
-            rows.setdefault(attempt.gateway, []).append(TokenRow(attempt, index, [token]))
+            rows.setdefault(attempt.gateway, []).append(
+                TokenRow(attempt, index, [token], [] if logprob is None else [logprob])
+            )
         for gateway, of_gateway in rows.items():
             self.post(Frame(self.incarnation, None, Tokens(of_gateway)), gateway)
+
+    def _take_out(self, pass_id: PassId, attempt: AttemptId) -> tuple[int, TokenLogprob | None]:
+        if pass_id != FIRST_TOKEN:
+            return self.computed.pop(attempt)
+        first = self.firsts.pop(attempt)
+        return first.token_id, first.logprob
 
     def unanswered(self) -> Iterable[AttemptId]:
         """Abort waits for prefill, Ended for the gateway."""

@@ -6,7 +6,8 @@ workers (``supervisor.py``), which tells this who lives.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,7 +32,7 @@ from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder
 from kvfence.wire.codec import frame_codec
 from kvfence.wire.control import ControlSocket
-from kvfence.wire.frames import Frame, Prompt, Tokens
+from kvfence.wire.frames import Frame, Prompt, TokenRow, Tokens
 
 FLOOR_S = 0.5
 """How often the floor travels and unanswered messages are looked at."""
@@ -46,13 +47,18 @@ class Peer(Struct):
 
 
 class Generation(Struct):
-    """One open request and what it has generated; neither is ever logged."""
+    """One open request and what it has generated; neither is ever logged. ``index``: among those asked with it."""
 
     request: Request
-    queue: "asyncio.Queue[TokensOut | EndOut]"
+    queue: "asyncio.Queue[tuple[int, TokensOut | EndOut]]"
+    index: int = 0
     generated: list[int] = []
 
     __repr__ = without_content
+
+    def tell(self, item: TokensOut | EndOut) -> None:
+        """Pass something on to whoever reads."""
+        self.queue.put_nowait((self.index, item))
 
 
 class Dispatcher:
@@ -73,7 +79,7 @@ class Dispatcher:
         self._rules = rules
         self._generations: dict[RequestId, Generation] = {}
         self._tenants: dict[RequestId, TenantId] = {}
-        self._arrived: dict[AttemptId, list[int]] = {}
+        self._arrived: dict[AttemptId, TokenRow] = {}
         self._states: tuple[WorkerState, ...] = ()
         self._loop: NodeLoop[GatewayNode] | None = None
         self._resender = Resender(self._feed)
@@ -108,7 +114,7 @@ class Dispatcher:
     def _end_all(self) -> None:
         generations, self._generations = self._generations, {}
         for generation in generations.values():
-            generation.queue.put_nowait(EndOut(EndReason.SHUTDOWN))
+            generation.tell(EndOut(EndReason.SHUTDOWN))
 
     def meet(self, peer: Incarnation, role: str) -> None:
         """A worker is ready for attempts."""
@@ -158,33 +164,54 @@ class Dispatcher:
 
     async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
         """Yield tokens, then one ``EndOut``; see ``Generations.generate``."""
-        refusal = self._admit(request)
-        if refusal is not None:
-            yield refusal
-            return
-        queue: asyncio.Queue[TokensOut | EndOut] = asyncio.Queue()
-        self._generations[request.id] = Generation(request, queue)
-        self._tenants[request.id] = request.tenant
-        try:
-            self._submit(request)
-            while True:
-                item = await queue.get()
+        async with aclosing(self.generate_together((request,))) as items:
+            async for _, item in items:
                 yield item
-                if isinstance(item, EndOut):
-                    return
-        finally:
-            if self._generations.pop(request.id, None) is not None:
-                self._feed(ClientGone(request.id))
 
-    def _admit(self, request: Request) -> EndOut | None:
-        """Refuse for load. What does not fit goes on to the node, whose guard refuses it for good."""
+    async def generate_together(
+        self, requests: Sequence[Request]
+    ) -> AsyncGenerator[tuple[int, TokensOut | EndOut], None]:
+        """Admit all or none, then yield what comes for any; see ``Generations.generate_together``."""
+        refusal = self._admit(requests)
+        if refusal is not None:
+            yield 0, refusal
+            return
+        queue: asyncio.Queue[tuple[int, TokensOut | EndOut]] = asyncio.Queue()
+        for index, request in enumerate(requests):
+            self._generations[request.id] = Generation(request, queue, index)
+            self._tenants[request.id] = request.tenant
+        try:
+            for request in requests:
+                self._submit(request)
+            num_open = len(requests)
+            while num_open:
+                index, item = await queue.get()
+                num_open -= isinstance(item, EndOut)
+                yield index, item
+        finally:
+            for request in requests:
+                if self._generations.pop(request.id, None) is not None:
+                    self._feed(ClientGone(request.id))
+
+    def leave(self, request: RequestId) -> None:
+        """Cancel one of several; see ``Generations.leave``."""
+        generation = self._generations.pop(request, None)
+        if generation is not None:
+            generation.tell(EndOut(EndReason.CANCELLED))
+            self._feed(ClientGone(request))
+
+    def _admit(self, requests: Sequence[Request]) -> EndOut | None:
+        """Refuse for load, counting requests of one tenant together. What does not fit goes on to the node, whose guard
+        refuses it for good."""
         if self._closed or self.failure is not None:
             return EndOut(EndReason.SHUTDOWN)
-        if not all(fit.holds for fit in fits(self.capacity, len(request.token_ids), request.max_tokens)):
+        first, num_more = requests[0], len(requests) - 1
+        if not all(fit.holds for fit in fits(self.capacity, len(first.token_ids), first.max_tokens)):
             return None
         handoffs = self._node_loop.node.handoffs.values()
-        of_tenant = sum(self._tenants.get(handoff.request) == request.tenant for handoff in handoffs)
-        answer = decide(self.limits, Load(len(handoffs), of_tenant, self._place() is not None))
+        of_tenant = sum(self._tenants.get(handoff.request) == first.tenant for handoff in handoffs)
+        load = Load(len(handoffs) + num_more, of_tenant + num_more, self._place() is not None)
+        answer = decide(self.limits, load)
         return EndOut(answer.reason, (), answer.retry_after_s) if isinstance(answer, Refuse) else None
 
     def _place(self) -> Placement | None:
@@ -233,7 +260,7 @@ class Dispatcher:
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
                 self._timers.start(attempt, remaining_ns)
             case Deliver(request=request, attempt=attempt):
-                self._deliver(request, self._arrived.pop(attempt, []))
+                self._deliver(request, self._arrived.pop(attempt, None))
             case Resubmitted(request=request, old=old):
                 self._arrived.pop(old, None)
             case Finish(request=request, reason=reason):
@@ -248,18 +275,18 @@ class Dispatcher:
         token_ids = [*generation.request.token_ids, *generation.generated]
         return Prompt(token_ids, generation.request.sampling, len(generation.generated))
 
-    def _deliver(self, request: RequestId, token_ids: list[int]) -> None:
+    def _deliver(self, request: RequestId, row: TokenRow | None) -> None:
         generation = self._generations.get(request)
-        if generation is not None:
-            generation.generated += token_ids
-            generation.queue.put_nowait(TokensOut(tuple(token_ids)))
+        if generation is not None and row is not None:
+            generation.generated += row.token_ids
+            generation.tell(TokensOut(tuple(row.token_ids), tuple(row.logprobs)))
 
     def _finish(self, request: RequestId, reason: EndReason) -> None:
         generation = self._generations.pop(request, None)
         if generation is None:
             return
         sums = fits(self.capacity, len(generation.request.token_ids), generation.request.max_tokens)
-        generation.queue.put_nowait(EndOut(reason, sums if reason is EndReason.DOES_NOT_FIT else ()))
+        generation.tell(EndOut(reason, sums if reason is EndReason.DOES_NOT_FIT else ()))
 
     # ---- the wire
 
@@ -274,7 +301,7 @@ class Dispatcher:
                 self._feed(Received(frame.envelope))
             elif isinstance(frame.payload, Tokens):
                 for row in frame.payload.rows:
-                    self._arrived[row.attempt] = row.token_ids
+                    self._arrived[row.attempt] = row
                     self._feed(TokensArrived(frame.sender, row.attempt, row.first_index, len(row.token_ids)))
                     self._arrived.pop(row.attempt, None)
 

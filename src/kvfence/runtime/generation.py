@@ -3,20 +3,22 @@
 Not for: HTTP shapes (``gateway/``) or deciding who owns a page (``protocol/``).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from kvfence.core.request import Request, without_content
+from kvfence.core.ids import RequestId
+from kvfence.core.request import Request, TokenLogprob, without_content
 from kvfence.protocol.admission import Capacity, Fit
 from kvfence.protocol.messages import EndReason
 
 
 class TokensOut(Struct, frozen=True):
-    """Tokens that have left decode, in order. Never logged."""
+    """Tokens that have left decode, in order. Never logged. ``logprobs``: one for each, or none."""
 
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     __repr__ = without_content
 
@@ -57,4 +59,15 @@ class Generations(Protocol):
 
     def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
         """Yield tokens, then one ``EndOut``; it starts when first asked. Closing it early cancels the request."""
+        ...
+
+    def generate_together(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, TokensOut | EndOut]]:
+        """Generate for several requests, admitted all or none; each item with the index of its request.
+
+        Every request gets one ``EndOut``, or all of them one together, with index 0, where they are refused.
+        """
+        ...
+
+    def leave(self, request: RequestId) -> None:
+        """Cancel one request of several; nothing more of it is yielded but, perhaps, its end."""
         ...

@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.core.errors import StampMismatch, TransportError
 from kvfence.core.ids import AttemptId, Incarnation, PassId
 from kvfence.core.invariant import InvariantBroken
-from kvfence.core.request import SamplingParams, without_content
+from kvfence.core.request import Past, SamplingParams, past_of, without_content
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
 from kvfence.kv.storage import MemoryFile, map_shared
 from kvfence.models.executor import Executor, PassRow
+from kvfence.models.sampler import Sampler
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Post, Send, StartPrefill, Stop
 from kvfence.protocol.events import BatchEnded, Event, PagesSealed, PassBegan, PassEnded, Received
@@ -28,6 +30,7 @@ from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.transitions import PrefillPhase
 from kvfence.runtime.lifeline import Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.process import run_worker
+from kvfence.runtime.samplers import is_ready
 from kvfence.runtime.scheduler import Chunk, next_chunks
 from kvfence.runtime.worker import Worker
 from kvfence.wire.frames import FirstToken, Frame, Prompt
@@ -46,6 +49,8 @@ class Job(Struct):
     token_ids: list[int]
     sampling: SamplingParams
     num_generated: int
+    past: Past = Past()
+    sampler: Sampler | None = None
     serial: int = 0
     pages: tuple[int, ...] = ()
     num_tokens: int = 0
@@ -114,7 +119,9 @@ class PrefillWorker(Worker[PrefillNode]):
         sound = isinstance(prompt, Prompt) and len(prompt.token_ids) == message.num_tokens
         if not isinstance(prompt, Prompt) or not sound or not self._in_vocabulary(prompt.token_ids):
             return Received(envelope, EndReason.REFUSED_AT_INTAKE)
-        self.jobs[message.attempt] = Job(prompt.token_ids, prompt.sampling, prompt.num_generated)
+        past = past_of(prompt.sampling, prompt.token_ids, prompt.num_generated)
+        sampler = self.samplers.make(prompt.sampling, past)
+        self.jobs[message.attempt] = Job(prompt.token_ids, prompt.sampling, prompt.num_generated, past, sampler)
         return Received(envelope)
 
     def _in_vocabulary(self, token_ids: list[int]) -> bool:
@@ -143,7 +150,10 @@ class PrefillWorker(Worker[PrefillNode]):
         job = self.jobs[attempt]
         if job.first_token is None:
             raise InvariantBroken("a computed prompt has its first token")
-        return FirstToken(job.first_token, job.sampling, job.num_generated)
+        first = FirstToken(job.first_token, job.sampling, job.num_generated)
+        if job.sampler is None:
+            return first
+        return replace(first, past=job.past, logprob=job.sampler.logprob, complete=job.sampler.complete)
 
     def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
         job.serial, job.pages, job.num_tokens = serial, pages, num_tokens
@@ -185,6 +195,7 @@ class PrefillWorker(Worker[PrefillNode]):
             (attempt, job.num_computed, job.num_tokens)
             for attempt, job in self.jobs.items()
             if job.pages and job.num_computed < job.num_tokens and handoffs[attempt].phase is PrefillPhase.RUNNING
+            if is_ready(job.sampler)
         ]
 
     def _sweep(self) -> None:
@@ -207,11 +218,11 @@ class PrefillWorker(Worker[PrefillNode]):
         for attempt in attempts:
             if attempt not in self.jobs:
                 self.table.drop(attempt)
+        failed = attempts if tokens is None else _without_token(chunks, tokens)
         for chunk, token in zip(chunks, tokens or (), strict=False):
-            if chunk.attempt in self.jobs and chunk.attempt not in bad:
+            if chunk.attempt in self.jobs and chunk.attempt not in bad and chunk.attempt not in failed:
                 self._seal(chunk, token, bad)
         finished = tuple((chunk.attempt, EndReason.STOP) for chunk in chunks if chunk.last)
-        failed = attempts if tokens is None else ()
         mismatched = tuple((attempt, tuple(bad[attempt])) for attempt in attempts if attempt in bad)
         self.loop.feed(PassEnded(self.last_pass, mismatched, finished, failed))
         self.counters["passes"] += 1
@@ -227,6 +238,7 @@ class PrefillWorker(Worker[PrefillNode]):
             job.pages[:num_pages],
             job.sampling if chunk.last else None,
             job.num_generated,
+            job.sampler if chunk.last else None,
         )
 
     def _seal(self, chunk: Chunk, token: int | None, bad: dict[AttemptId, list[int]]) -> None:
@@ -259,6 +271,11 @@ class PrefillWorker(Worker[PrefillNode]):
     def unanswered(self) -> Iterable[AttemptId]:
         """Sent and Failed wait for decode's word."""
         return [a for a, handoff in self.loop.node.handoffs.items() if handoff.phase in UNANSWERED]
+
+
+def _without_token(chunks: list[Chunk], tokens: list[int | None]) -> tuple[AttemptId, ...]:
+    """Prompts whose first token could not be chosen."""
+    return tuple(chunk.attempt for chunk, token in zip(chunks, tokens, strict=True) if chunk.last and token is None)
 
 
 def _unmap(transport: SharedMemoryTransport, memory: MemoryFile) -> None:

@@ -35,6 +35,7 @@ from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
+from kvfence.runtime.samplers import Samplers
 from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder, TraceFile
 from kvfence.wire.codec import frame_codec
@@ -71,11 +72,13 @@ class Worker(ABC, Generic[N]):
         self.outcomes: dict[str, int] = {}
         self.counters: dict[str, int] = {"frames_refused": 0, "passes": 0, "model_errors": 0}
         self.wake = asyncio.Event()
+        self.samplers = Samplers(begin.model_path, executor, self._wake_soon)
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
         self.loop: NodeLoop[N]
         self.resender: Resender
         self.timers: Timers
         self.tasks: asyncio.TaskGroup
+        self.event_loop: asyncio.AbstractEventLoop
         self._checked: N | None = None
 
     @property
@@ -96,6 +99,7 @@ class Worker(ABC, Generic[N]):
         ledger = NumpyLedger(self.pool.num_pages, start_state)
         self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.recorder.step)
         self.recorder.begin(self.begin.rules, self.begin.role, node)
+        self.event_loop = asyncio.get_running_loop()
         self.resender = Resender(self.loop.feed)
         self.timers = Timers(self._feed_soon)
 
@@ -149,6 +153,10 @@ class Worker(ABC, Generic[N]):
     async def _feed(self, event: Event) -> None:
         self.loop.feed(event)
         self.wake.set()
+
+    def _wake_soon(self) -> None:
+        """Wake the passes, from another thread."""
+        self.event_loop.call_soon_threadsafe(self.wake.set)
 
     async def _compute(self, rows: list[PassRow]) -> list[int | None] | None:
         """Run a pass in the model's thread; None where it failed: stderr says where, never the message."""

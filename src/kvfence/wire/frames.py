@@ -6,7 +6,7 @@ Prompts travel beside Dispatch, the first token with the sampler's state beside 
 from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, Incarnation
-from kvfence.core.request import SamplingParams, without_content
+from kvfence.core.request import Past, SamplingParams, TokenLogprob, without_content
 from kvfence.protocol.messages import Envelope
 
 
@@ -21,21 +21,28 @@ class Prompt(Struct, frozen=True, tag=True):
 
 
 class FirstToken(Struct, frozen=True, tag=True):
-    """The token prefill sampled, with the sampler's state; it leaves only after adoption."""
+    """The token prefill sampled, with the sampler's state; it leaves only after adoption.
+
+    ``past``: what choices read of the tokens before it. ``complete``: the answer's grammar allows nothing after it.
+    """
 
     token_id: int
     sampling: SamplingParams
     num_generated: int
+    past: Past = Past()
+    logprob: TokenLogprob | None = None
+    complete: bool = False
 
     __repr__ = without_content
 
 
 class TokenRow(Struct, frozen=True, array_like=True):
-    """Tokens of one attempt, from this index."""
+    """Tokens of one attempt, from this index. ``logprobs``: one for each where they were asked for, else none."""
 
     attempt: AttemptId
     first_index: int
     token_ids: list[int]
+    logprobs: list[TokenLogprob] = []
 
     __repr__ = without_content
 
