@@ -11,7 +11,7 @@ from kvfence.cli.main import VERBS
 
 HEAVY = (
     "torch", "transformers", "numpy", "zmq", "starlette", "uvicorn", "sse_starlette", "httpx", "xxhash", "structlog",
-    "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai",
+    "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai", "llguidance",
     "ibis", "duckdb", "pyarrow", "pandas",
 )  # fmt: skip
 # Packages that every install can import whole, from the floor up.
