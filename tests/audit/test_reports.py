@@ -16,10 +16,10 @@ from kvfence.audit.report.junit import to_junit
 from kvfence.audit.report.markdown import to_markdown
 from kvfence.audit.report.sarif import to_sarif
 from kvfence.audit.report.table import rows, to_text
-from kvfence.audit.report.text import CHARS_MAX, cell, plain
 from kvfence.audit.runner import run
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Known, Origin, SourceFacts
+from kvfence.evidence.visible import CHARS_MAX, cell, plain
 from tests.audit.sarif_subset import SCHEMA
 
 HOSTILE = (

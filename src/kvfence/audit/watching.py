@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from kvfence.audit.report.text import cell
 from kvfence.audit.runner import Audit
 from kvfence.core.verdict import Verdict
+from kvfence.evidence.visible import cell
 
 
 def changes(before: Audit | None, now: Audit) -> Iterator[str]:

@@ -6,9 +6,9 @@ from msgspec import Struct, json, to_builtins
 
 from kvfence import __version__
 from kvfence.audit.deployment import Deployment
-from kvfence.audit.report.text import plain
 from kvfence.audit.runner import Audit, Finding, exit_code
 from kvfence.core.verdict import Severity, Verdict, worst
+from kvfence.evidence.visible import plain
 
 SCHEMA = "kvfence-audit/1"
 

@@ -7,7 +7,8 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from kvfence.audit.report.document import Document, in_order
 from kvfence.audit.report.table import summary
-from kvfence.audit.report.text import cell, evidence
+from kvfence.audit.report.text import evidence
+from kvfence.evidence.visible import cell
 
 
 def to_html(document: Document) -> str:

@@ -3,9 +3,10 @@
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from kvfence.audit.report.document import Document, in_order
-from kvfence.audit.report.text import evidence, plain
+from kvfence.audit.report.text import evidence
 from kvfence.audit.runner import Finding
 from kvfence.core.verdict import Verdict
+from kvfence.evidence.visible import plain
 
 
 def to_junit(document: Document) -> str:

@@ -4,9 +4,10 @@ import re
 
 from kvfence.audit.report.document import Document, in_order
 from kvfence.audit.report.table import summary
-from kvfence.audit.report.text import cell, evidence
+from kvfence.audit.report.text import evidence
 from kvfence.audit.runner import Finding
 from kvfence.core.verdict import Verdict
+from kvfence.evidence.visible import cell
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 _AUTOLINK = re.compile(r"://|@|\bwww\.")

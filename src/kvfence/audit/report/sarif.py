@@ -9,10 +9,11 @@ from msgspec import UNSET, Struct, UnsetType, field, json
 
 from kvfence.audit.catalogue import Entry, catalogue
 from kvfence.audit.report.document import Document, in_order
-from kvfence.audit.report.text import evidence, plain
+from kvfence.audit.report.text import evidence
 from kvfence.audit.runner import Finding
 from kvfence.core.verdict import Severity, Verdict
 from kvfence.evidence.facts import Origin
+from kvfence.evidence.visible import plain
 
 _LEVELS = {
     Severity.CRITICAL: "error",

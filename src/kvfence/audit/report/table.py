@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from kvfence.audit.deployment import FACT_FIELDS
 from kvfence.audit.report.document import Document, in_order
-from kvfence.audit.report.text import cell, evidence, plain
+from kvfence.audit.report.text import evidence
 from kvfence.audit.runner import Finding
 from kvfence.core.verdict import Verdict
 from kvfence.evidence.facts import Known, SourceFacts
+from kvfence.evidence.visible import cell, plain
 
 COLUMNS = ("verdict", "rule, where, found, evidence, fix")
 
