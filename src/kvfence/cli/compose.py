@@ -18,6 +18,7 @@ from kvfence.gateway.app import GatewayDeps, build_app
 from kvfence.gateway.logs import open_log
 from kvfence.gateway.registry import KeyRegistry, describe_exposure, load_keys, require_keys_or_loopback
 from kvfence.gateway.server import Address, bind, serving
+from kvfence.gateway.telemetry import open_tracing
 from kvfence.models.bundled import MODEL_NAME, Progress
 from kvfence.models.checkpoint import read_facts, resolve_checkpoint
 from kvfence.models.tokenizer import load_tokenizer
@@ -136,7 +137,8 @@ async def running_server(
         WorkerError, CapacityError, LayoutMismatch: the workers cannot serve.
     """
     settings = plan.settings
-    log = open_log(file=log_file)
+    log = open_log(settings.telemetry.log_format, log_file)
+    tracing = open_tracing(settings.telemetry.otel, model.name, log)
     listener = bind(settings.server.host, settings.server.port)
     supervisor = Supervisor(plan, log)
     try:
@@ -148,6 +150,8 @@ async def running_server(
             log=log,
             keys=registry,
             gauges=WorkerNumbers(supervisor),
+            journeys=supervisor.dispatcher.journeys,
+            tracing=tracing,
             max_body_bytes=settings.server.max_body_bytes,
             deadline_s=settings.server.deadline_s,
         )
@@ -156,3 +160,5 @@ async def running_server(
     finally:
         listener.close()
         await supervisor.stop()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)

@@ -62,6 +62,18 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 10.0
 
 
+class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is told of requests, and in which form. Never their content."""
+
+    log_format: Annotated[
+        Literal["json", "console"], Meta(description="json: one object a line; console: for people")
+    ] = "json"
+    otel: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="spans by OTLP (extra 'otel'); auto: where OTEL_EXPORTER_OTLP_ENDPOINT is set"),
+    ] = "auto"
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings; unknown keys are refused."""
 
@@ -69,4 +81,5 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     pool: PoolSettings = PoolSettings()
     server: ServerSettings = ServerSettings()
     workers: WorkerSettings = WorkerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     limits: Limits = Limits()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
-from msgspec import Struct, json, to_builtins
+from msgspec import Struct, field, json, to_builtins
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,7 +21,7 @@ from structlog.typing import FilteringBoundLogger
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.gateway import canonical, metrics
-from kvfence.gateway.canonical import Canonical
+from kvfence.gateway.canonical import Canonical, Tracing
 from kvfence.gateway.intake import Intake, identify
 from kvfence.gateway.logs import RequestRecord
 from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
@@ -41,6 +41,7 @@ from kvfence.gateway.translate import (
 )
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import Generations
+from kvfence.runtime.stages import Journeys
 
 Translate = Callable[[bytes, Served, Caller], Translation | Failure]
 
@@ -65,6 +66,8 @@ class GatewayDeps(Struct, frozen=True):
     log: FilteringBoundLogger
     keys: KeyRegistry
     gauges: GaugeSource | None = None
+    journeys: Journeys = field(default_factory=Journeys)
+    tracing: Tracing | None = None
     max_body_bytes: int = 16 << 20
     deadline_s: float = 600.0
     probe_every_s: float = 10.0
@@ -85,7 +88,7 @@ def build_app(deps: GatewayDeps) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Canonical, metrics=gateway.counts, log=deps.log)],
+        middleware=[Middleware(Canonical, metrics=gateway.counts, log=deps.log, tracing=deps.tracing)],
         exception_handlers={HTTPException: _answer_http_error, RemoteProtocolError: _answer_too_early},
         lifespan=gateway.lifespan,
     )
@@ -99,6 +102,8 @@ class Gateway:
     def __init__(self, deps: GatewayDeps) -> None:
         self.counts = GatewayMetrics()
         self.counts.add_workers(deps.generations, deps.gauges)
+        if deps.tracing is not None:
+            self.counts.add_spans(deps.tracing.counts)
         self._deps = deps
         self._intake = Intake(deps.max_body_bytes)
         self._probe = Probe(deps.generations, deps.log, deps.probe_every_s)
@@ -152,6 +157,7 @@ class Gateway:
 
     def _open_session(self, translation: Translation, record: RequestRecord) -> Session:
         text = self._deps.tokenizer.detokenizer(translation.request.token_ids[-8:])
+        record.journeys.append(self._deps.journeys.open(translation.request.id, int(record.started_s * 1e9)))
         events = self._deps.generations.generate(translation.request)
         return Session(translation.request, events, text, TokenClock(self.counts, record.started_s))
 

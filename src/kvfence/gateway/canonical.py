@@ -6,7 +6,8 @@ Not for: what an answer says. The id is ours, never the client's.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,7 +27,21 @@ HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 WATCHED = frozenset({HEALTH, READY, METRICS})
 """Asked every few seconds by machines: counted, and no line is written for them."""
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"})
 _ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, EMBEDDINGS}) | WATCHED
+
+
+class Tracing(Protocol):
+    """Takes the spans of a request. Implemented by ``otel.py``. ``counts``: spans by what became of them."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Spans sent and lost."""
+        ...
+
+    def record(self, record: RequestRecord, ended_s: float, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Record a request that has ended; never waits and never fails."""
+        ...
 
 
 class Canonical:
@@ -37,16 +52,18 @@ class Canonical:
         app: ASGIApp,
         metrics: GatewayMetrics,
         log: FilteringBoundLogger,
+        tracing: Tracing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app, self._metrics, self._log, self._clock = app, metrics, log, clock
+        self._app, self._metrics, self._log, self._tracing, self._clock = app, metrics, log, tracing, clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on and account for it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(secrets.token_hex(12), route_of(scope["path"]), self._clock())
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        record = RequestRecord(secrets.token_hex(12), route_of(scope["path"]), self._clock(), method)
         scope.setdefault("state", {})["record"] = record
         self._metrics.request_began()
         try:
@@ -55,12 +72,12 @@ class Canonical:
             record.reason = "shutdown" if isinstance(error, asyncio.CancelledError) else INTERNAL.name
             raise
         finally:
-            self._account(record)
+            self._account(record, scope)
 
     async def _contain(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord) -> None:
         async def tagged(message: Message) -> None:
             if message["type"] == "http.response.start":
-                record.status = message["status"]
+                record.status, record.responded_s = message["status"], self._clock()
                 MutableHeaders(scope=message)["x-request-id"] = record.id
             await send(message)
 
@@ -72,13 +89,18 @@ class Canonical:
             if record.status == 0:
                 await send_failure(INTERNAL, tagged)
 
-    def _account(self, record: RequestRecord) -> None:
-        record.status = record.status or 499
+    def _account(self, record: RequestRecord, scope: Scope) -> None:
+        """Count the answer, write its line and record its spans: once, however it ended."""
+        now_s, record.status = self._clock(), record.status or 499
         self._metrics.request_ended(record.route, record.status, record.reason)
         if record.num_answer:
             self._metrics.tokens(record.num_prompt, record.num_answer)
-        if record.route not in WATCHED:
-            self._log.info("request", **record.fields(self._clock()))
+        if record.route in WATCHED:
+            return
+        self._metrics.stages(record.stages_s(now_s))
+        self._log.info("request", **record.fields(now_s))
+        if self._tracing is not None:
+            self._tracing.record(record, now_s, scope["headers"])
 
 
 def route_of(path: str) -> str:

@@ -13,27 +13,35 @@ import structlog
 from msgspec import Struct, json
 from structlog.typing import FilteringBoundLogger
 
+from kvfence.runtime.stages import STAGES, Journey
+
 
 class RequestRecord(Struct):
     """What becomes known of one request while it is answered; the canonical line is made of it.
 
+    ``journeys``: the way of each generation, in order; none where the request was refused before one began.
+
     Units:
-        ttft_s, started_s: seconds of the gateway's monotonic clock; ttft_s from arrival.
+        ttft_s, started_s, responded_s: seconds of the gateway's monotonic clock; ttft_s from arrival,
+            responded_s when the answer's status was sent.
     """
 
     id: str
     route: str
     started_s: float
+    method: str = "GET"
     tenant: str = ""
     status: int = 0
     reason: str = "ok"
     num_prompt: int = 0
     num_answer: int = 0
     ttft_s: float | None = None
+    responded_s: float | None = None
+    journeys: list[Journey] = []
 
     def fields(self, now_s: float) -> dict[str, object]:
         """Give the canonical line's fields."""
-        return {
+        base: dict[str, object] = {
             "request_id": self.id,
             "tenant": self.tenant,
             "route": self.route,
@@ -43,6 +51,32 @@ class RequestRecord(Struct):
             "answer_tokens": self.num_answer,
             "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 1),
             "duration_ms": round((now_s - self.started_s) * 1e3, 1),
+        }
+        return {**base, **self._way(now_s)} if self.journeys else base
+
+    def stages_s(self, now_s: float) -> dict[str, float]:
+        """Give the seconds of each stage that began, of several generations the longest.
+
+        A stage that did not end has lasted until now.
+        """
+        lasted: dict[str, float] = {}
+        for journey in self.journeys:
+            for stage, (began, ended) in journey.intervals().items():
+                seconds = max(0.0, (now_s if ended is None else ended / 1e9) - began / 1e9)
+                lasted[stage] = max(seconds, lasted.get(stage, 0.0))
+        return lasted
+
+    def _way(self, now_s: float) -> dict[str, object]:
+        """Say which workers took part, how far it came, who refused it and how long each stage took."""
+        first, lasted = self.journeys[0], self.stages_s(now_s)
+        refusals = sorted({refusal for journey in self.journeys for refusal in journey.refusals})
+        return {
+            "prefill": first.prefill,
+            "decode": first.decode,
+            "attempts": sum(journey.num_attempts for journey in self.journeys),
+            "stage": first.furthest,
+            "refusals": refusals,
+            **{f"{stage}_ms": round(lasted[stage] * 1e3, 1) if stage in lasted else None for stage in STAGES},
         }
 
 

@@ -16,6 +16,7 @@ from kvfence.runtime.generation import Generations
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_STAGE_BUCKETS = (0.0005, 0.002, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0)
 _INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -69,6 +70,13 @@ class GatewayMetrics:
             buckets=_INTER_TOKEN_BUCKETS,
             registry=self.registry,
         )
+        self._stages = Histogram(
+            "kvfence_stage_seconds",
+            "Stages of a generation: admit, place, reserve, queue, prefill, transfer, verify, adopt, decode",
+            ("stage",),
+            buckets=_STAGE_BUCKETS,
+            registry=self.registry,
+        )
 
     def request_began(self) -> None:
         """Count a request that is being answered."""
@@ -92,13 +100,35 @@ class GatewayMetrics:
         """Note the time since the token before."""
         self._inter_token.observe(elapsed_s)
 
+    def stages(self, lasted_s: Mapping[str, float]) -> None:
+        """Note how long each stage of a request took."""
+        for stage, seconds in lasted_s.items():
+            self._stages.labels(stage).observe(seconds)
+
     def add_workers(self, generations: Generations, gauges: GaugeSource | None) -> None:
         """Show the workers' numbers too; they are read at each scrape."""
         self.registry.register(_WorkerCollector(generations, gauges))
 
+    def add_spans(self, counts: Mapping[str, int]) -> None:
+        """Show what became of spans, by outcome; read at each scrape."""
+        self.registry.register(_SpanCollector(counts))
+
     def render(self) -> bytes:
         """Give all of it in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _SpanCollector(Collector):
+    """Reads the counts of spans when asked."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        spans = CounterMetricFamily("kvfence_spans", "Spans by what became of them", labels=("outcome",))
+        for outcome, count in sorted(self._counts.items()):
+            spans.add_metric([outcome], count)
+        yield spans
 
 
 class _WorkerCollector(Collector):

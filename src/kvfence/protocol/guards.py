@@ -18,7 +18,8 @@ class Guard(Struct, frozen=True):
     """One guard. ``fault``: what goes wrong without it (and without ``alone``).
 
     ``redundant``: the guards that, when on, make its removal show nowhere; empty where removing it alone already
-    breaks safety or a property of its own.
+    breaks safety or a property of its own. ``refuses``: an attempt for which it does not hold is refused; all other
+    guards keep a page from re-use or drop a message, which belongs to ordinary work.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Guard(Struct, frozen=True):
     places: tuple[Place, ...]
     alone: tuple[str, ...] = ()
     redundant: tuple[str, ...] = ()
+    refuses: bool = False
 
 
 _ALL: tuple[Guard, ...] = (
@@ -33,12 +35,14 @@ _ALL: tuple[Guard, ...] = (
         "fits",
         "a prompt larger than the context, the prefill pool or the decode pool",
         ("gateway", "prefill", "decode"),
+        refuses=True,
     ),
     Guard(
         "refusal-is-final",
         "a refused request drained as a placeholder",
         ("prefill",),
         ("fits@gateway", "count-matches", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
+        refuses=True,
     ),
     Guard(
         "count-matches",
@@ -46,6 +50,7 @@ _ALL: tuple[Guard, ...] = (
         ("decode",),
         ("fits@gateway", "refusal-is-final", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
         redundant=("stamp-at-adopt",),
+        refuses=True,
     ),
     Guard(
         "attempt-is-current",
@@ -60,10 +65,16 @@ _ALL: tuple[Guard, ...] = (
         ("decode",),
         ("fits@gateway", "refusal-is-final", "count-matches", "stamp-at-read", "digest-matches"),
         redundant=("digest-matches",),
+        refuses=True,
     ),
-    Guard("stamp-at-read", "a late or misdirected write into a page in use", ("prefill", "decode")),
-    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",)),
-    Guard("layout-agrees", "dtype, heads, page size, parallelism or digest name differ", ("prefill", "decode")),
+    Guard("stamp-at-read", "a late or misdirected write into a page in use", ("prefill", "decode"), refuses=True),
+    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",), refuses=True),
+    Guard(
+        "layout-agrees",
+        "dtype, heads, page size, parallelism or digest name differ",
+        ("prefill", "decode"),
+        refuses=True,
+    ),
     Guard("quarantine-on-revoke", "a write in flight when the holder goes", ("decode",)),
     Guard("quarantine-on-mismatch", "a page freed although a stray writer is active", ("prefill", "decode")),
     Guard("drain-or-fence", "release by time-out; receipt taken for drain", ("prefill", "decode")),
@@ -73,7 +84,7 @@ _ALL: tuple[Guard, ...] = (
     Guard("fence-on-start", "writes of a former life", ("decode",)),
     Guard("batch-bound", "an unbounded tail of writes after one time-out", ("prefill",)),
     Guard("settle-before-cancel", "a client's disconnect cutting an active transfer", ("gateway",)),
-    Guard("zero-tail", "stale slots behind the last valid token", ("prefill",)),
+    Guard("zero-tail", "stale slots behind the last valid token", ("prefill",), refuses=True),
 )
 
 GUARDS: dict[str, Guard] = {guard.name: guard for guard in _ALL}

@@ -107,7 +107,7 @@ class DecodeWorker(Worker[DecodeNode]):
         """Send, verify, adopt, grow, let tokens out or stop."""
         match command:
             case Send():
-                self.post(Frame(self.incarnation, self.envelope(command)), command.to)
+                self.post(self.frame(command), command.to)
             case Verify():
                 self.tasks.create_task(self._verify(command))
             case Adopt():
@@ -290,8 +290,9 @@ class DecodeWorker(Worker[DecodeNode]):
             rows.setdefault(attempt.gateway, []).append(
                 TokenRow(attempt, index, [token], [] if logprob is None else [logprob])
             )
+        facts = self.stages.facts(attempts[0]) if pass_id == FIRST_TOKEN else None  # a first token leaves alone
         for gateway, of_gateway in rows.items():
-            self.post(Frame(self.incarnation, None, Tokens(of_gateway)), gateway)
+            self.post(Frame(self.incarnation, None, Tokens(of_gateway), facts), gateway)
 
     def _take_out(self, pass_id: PassId, attempt: AttemptId) -> tuple[int, TokenLogprob | None]:
         if pass_id != FIRST_TOKEN:

@@ -28,11 +28,12 @@ from kvfence.protocol.node import Lives
 from kvfence.protocol.routing import Placement, WorkerLoad, place
 from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
 from kvfence.runtime.resend import Resender
+from kvfence.runtime.stages import Journeys
 from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder
 from kvfence.wire.codec import frame_codec
 from kvfence.wire.control import ControlSocket
-from kvfence.wire.frames import Frame, Prompt, TokenRow, Tokens
+from kvfence.wire.frames import Facts, Frame, Prompt, TokenRow, Tokens
 
 FLOOR_S = 0.5
 """How often the floor travels and unanswered messages are looked at."""
@@ -76,6 +77,7 @@ class Dispatcher:
         self.codec = frame_codec()
         self.peers: dict[Incarnation, Peer] = {}
         self.recorder = recorder
+        self.journeys = Journeys()
         self._rules = rules
         self._generations: dict[RequestId, Generation] = {}
         self._tenants: dict[RequestId, TenantId] = {}
@@ -94,7 +96,7 @@ class Dispatcher:
     def start(self, capacity: Capacity) -> None:
         """Make the node, then listen."""
         node = GatewayNode(Lives(self.incarnation), capacity)
-        self._loop = NodeLoop(self._rules, node, None, self._execute, self.recorder.step)
+        self._loop = NodeLoop(self._rules, node, None, self._execute, self.journeys.watch(self.recorder.step))
         self.recorder.begin(self._rules, "gateway", node)
         for part in (self._listen(), self._tick()):
             self._tasks.add(asyncio.get_running_loop().create_task(self.watched(part)))
@@ -180,6 +182,7 @@ class Dispatcher:
         for index, request in enumerate(requests):
             self._generations[request.id] = Generation(request, queue, index)
             self._tenants[request.id] = request.tenant
+            self.journeys.mark(request.id, "admitted")
         try:
             for request in requests:
                 self._submit(request)
@@ -298,12 +301,18 @@ class Dispatcher:
             except RemoteProtocolError:
                 continue
             if frame.envelope is not None:
+                self._learn(getattr(frame.envelope.message, "attempt", None), frame.facts)
                 self._feed(Received(frame.envelope))
             elif isinstance(frame.payload, Tokens):
                 for row in frame.payload.rows:
+                    self._learn(row.attempt, frame.facts)
                     self._arrived[row.attempt] = row
                     self._feed(TokensArrived(frame.sender, row.attempt, row.first_index, len(row.token_ids)))
                     self._arrived.pop(row.attempt, None)
+
+    def _learn(self, attempt: AttemptId | None, facts: Facts | None) -> None:
+        if attempt is not None and facts is not None:
+            self.journeys.learn(attempt, facts)
 
     async def _tick(self) -> None:
         while True:

@@ -131,9 +131,9 @@ class PrefillWorker(Worker[PrefillNode]):
         """Start, send, post or stop."""
         match command:
             case Send(message=Sent(attempt=attempt)):
-                self.post(Frame(self.incarnation, self.envelope(command), self._first_of(attempt)), command.to)
+                self.post(self.frame(command, self._first_of(attempt)), command.to)
             case Send():
-                self.post(Frame(self.incarnation, self.envelope(command)), command.to)
+                self.post(self.frame(command), command.to)
             case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
                 self._begin_job(self.jobs[attempt], serial, pages, num_tokens)
                 heads = pack_heads(self.incarnation, serial, pages)

@@ -29,18 +29,19 @@ from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Move, Send, StartTimer
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import Event, PeerGone, PeerUp
-from kvfence.protocol.messages import Envelope
+from kvfence.protocol.messages import Ended, Envelope, Failed, Sent
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
 from kvfence.runtime.samplers import Samplers
+from kvfence.runtime.stages import StageClock
 from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder, TraceFile
 from kvfence.wire.codec import frame_codec
 from kvfence.wire.control import ControlSocket
-from kvfence.wire.frames import Frame
+from kvfence.wire.frames import FirstToken, Frame
 
 N = TypeVar("N", PrefillNode, DecodeNode)
 
@@ -74,6 +75,7 @@ class Worker(ABC, Generic[N]):
         self.wake = asyncio.Event()
         self.samplers = Samplers(begin.model_path, executor, self._wake_soon)
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
+        self.stages = StageClock()
         self.loop: NodeLoop[N]
         self.resender: Resender
         self.timers: Timers
@@ -97,7 +99,7 @@ class Worker(ABC, Generic[N]):
         node = self.make_node(capacity)
         start_state = PageState.FREE if node.pool.num_free else PageState.QUARANTINED
         ledger = NumpyLedger(self.pool.num_pages, start_state)
-        self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.recorder.step)
+        self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.stages.watch(self.recorder.step))
         self.recorder.begin(self.begin.rules, self.begin.role, node)
         self.event_loop = asyncio.get_running_loop()
         self.resender = Resender(self.loop.feed)
@@ -182,9 +184,11 @@ class Worker(ABC, Generic[N]):
         """Send a frame to a peer."""
         self.control.send(to, self.codec.encode(frame))
 
-    def envelope(self, command: Send) -> Envelope:
-        """Address a message from this life to the peer's."""
-        return Envelope(self.incarnation, command.to, command.message)
+    def frame(self, command: Send, payload: FirstToken | None = None) -> Frame:
+        """Address a message from this life to the peer's; what ends a stage elsewhere takes the facts along."""
+        message = command.message
+        facts = self.stages.facts(message.attempt) if isinstance(message, (Sent, Failed, Ended)) else None
+        return Frame(self.incarnation, Envelope(self.incarnation, command.to, message), payload, facts)
 
     async def listen(self) -> None:
         """Feed every control frame to the node, for ever."""
@@ -196,8 +200,14 @@ class Worker(ABC, Generic[N]):
                 self.counters["frames_refused"] += 1
                 continue
             if frame.envelope is not None:
+                self._learn(frame, frame.envelope)
                 self.loop.feed(self.receive(frame, frame.envelope))
             self.wake.set()
+
+    def _learn(self, frame: Frame, envelope: Envelope) -> None:
+        attempt = getattr(envelope.message, "attempt", None)
+        if frame.facts is not None and attempt in self.loop.node.handoffs:
+            self.stages.learn(attempt, frame.facts)
 
     async def obey(self) -> None:
         """Carry out the supervisor's orders until its lifeline ends."""
@@ -217,6 +227,7 @@ class Worker(ABC, Generic[N]):
             self.lifeline.send(self._beat())
             self.resender.tick(time.monotonic(), self.unanswered())
             self.timers.keep({a for a, h in self.loop.node.handoffs.items() if h.phase.value != "closed"})
+            self.stages.keep(self.loop.node.handoffs)
             self.recorder.flush()
             await asyncio.sleep(BEAT_S)
 

@@ -53,9 +53,20 @@ class Tokens(Struct, frozen=True, tag=True):
     rows: list[TokenRow]
 
 
+class Facts(Struct, frozen=True, array_like=True):
+    """What the sender knows of the way of the attempt this frame is about; for logs and spans alone.
+
+    Units: ages_us: how long ago each mark was when the frame was sent. ``refusals``: guards, as ``guard@place``.
+    """
+
+    ages_us: dict[str, int]
+    refusals: tuple[str, ...] = ()
+
+
 class Frame(Struct, frozen=True):
     """One control frame."""
 
     sender: Incarnation
     envelope: Envelope | None = None
     payload: Prompt | FirstToken | Tokens | None = None
+    facts: Facts | None = None
