@@ -1,11 +1,12 @@
 """What one control frame holds: a protocol message, and beside it what ``step`` never sees.
 
-Prompts travel beside Dispatch, the first token with the sampler's state beside Sent, tokens beside nothing.
+Prompts travel beside Dispatch, the first token with the sampler's state beside Sent, tokens and sessions beside
+nothing.
 """
 
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.core.ids import AttemptId, Incarnation, SessionId
 from kvfence.core.request import Past, SamplingParams, TokenLogprob, without_content
 from kvfence.protocol.messages import Envelope
 
@@ -63,10 +64,23 @@ class Facts(Struct, frozen=True, array_like=True):
     refusals: tuple[str, ...] = ()
 
 
+class SessionOpened(Struct, frozen=True, tag=True):
+    """Decode's receiving engine has a new life; what is granted from now on is written there.
+
+    Units: base: address of the pool in the receiving process. Repeated with every heartbeat.
+    """
+
+    session: SessionId
+    host: str
+    port: int
+    base: int
+    nbytes: int
+
+
 class Frame(Struct, frozen=True):
     """One control frame."""
 
     sender: Incarnation
     envelope: Envelope | None = None
-    payload: Prompt | FirstToken | Tokens | None = None
+    payload: Prompt | FirstToken | Tokens | SessionOpened | None = None
     facts: Facts | None = None

@@ -4,7 +4,7 @@ A transport moves whole page records by one-sided writes: the receiver does noth
 makes that safe is not in the write but in two facts that every transport must state of itself, ``fence`` and
 ``lands_in_order``.
 
-Next: ``shm.py`` (between processes), ``memory.py`` (tests and simulation).
+Next: ``shm.py`` (between processes), ``mooncake.py`` (over TCP or RDMA), ``memory.py`` (tests and simulation).
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from kvfence.core.errors import TransportError
-from kvfence.core.ids import AttemptId, BatchId, Incarnation
+from kvfence.core.ids import AttemptId, BatchId, Incarnation, SessionId
 from kvfence.core.invariant import require
 from kvfence.protocol.transitions import Fence
 
@@ -22,6 +22,8 @@ class PageBatch(Struct, frozen=True):
 
     Shapes:
         source, destination: the same length, 1 .. ``Limits.batch_pages_max``.
+
+    ``session``: the receiving engine the destination was granted in; a NEW_SESSION transport writes to no other.
     """
 
     attempt: AttemptId
@@ -29,6 +31,7 @@ class PageBatch(Struct, frozen=True):
     decode: Incarnation
     source: tuple[int, ...]
     destination: tuple[int, ...]
+    session: SessionId = SessionId("")
 
 
 class Transport(Protocol):
