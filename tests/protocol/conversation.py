@@ -27,8 +27,8 @@ from kvfence.protocol.events import (
 )
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
-from kvfence.protocol.lots import new_pool
-from kvfence.protocol.messages import EndReason, Envelope, Message
+from kvfence.protocol.lots import Lot, new_pool
+from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Message
 from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import Taken, broken_by
@@ -47,7 +47,10 @@ def attempt(counter: int) -> AttemptId:
 
 
 class Conversation:
-    """Three nodes and their post. Holds: ``lines``, what was said; ``nodes`` by letter."""
+    """Three nodes and their post.
+
+    Holds: ``lines``, what was said; ``nodes`` by letter; ``found``, by attempt, what prefill's driver saw.
+    """
 
     def __init__(
         self,
@@ -57,15 +60,18 @@ class Conversation:
         decode_pages: int = 8,
         rules: Rules | None = None,
         offers_waiting_max: int = 256,
+        cached_lots_max: int = 0,
     ) -> None:
         capacity = Capacity(page_size=4, context_tokens=32, prefill_pages=prefill_pages, decode_pages=decode_pages)
         self.rules = rules or Rules.all()
         self.lines: list[str] = []
+        self.salt = "salt-a" if cached_lots_max else ""
+        self.found: dict[int, tuple[tuple[int, int], ...]] = {}
         self.post: list[tuple[str, Envelope]] = []
         decode = DecodeNode(Lives(D), capacity, "L", fence, new_pool(decode_pages), offers_waiting_max)
         self.nodes: dict[str, Node] = {
             "G": GatewayNode(Lives(G), capacity),
-            "P": PrefillNode(Lives(P), capacity, "L", new_pool(prefill_pages), batch_pages_max=2),
+            "P": PrefillNode(Lives(P), capacity, "L", new_pool(prefill_pages), 2, cached_lots_max),
             "D": start_decode(self.rules, decode),
         }
         for name, peers in (("G", (P, D)), ("P", (G, D)), ("D", (G, P))):
@@ -124,7 +130,10 @@ class Conversation:
         """Hand over one posted message, the oldest first."""
         sender, envelope = self.post[number] if keep else self.post.pop(number)
         to = NAMES[envelope.receiver]
-        self.feed(to, Received(envelope), f"<- {sender} {show(envelope.message)}")
+        message = envelope.message
+        found = self.found.get(message.attempt.counter, ()) if isinstance(message, Dispatch) else ()
+        label = f"<- {sender} {show(message)}" + (f" found={_short(found)}" if found else "")
+        self.feed(to, Received(envelope, found=found), label)
 
     def deliver_all(self) -> None:
         """Hand over everything posted, and what that leads to."""
@@ -144,7 +153,7 @@ class Conversation:
 
     def submit(self, request: str, num_tokens: int, max_tokens: int) -> None:
         """A client asks."""
-        self.feed("G", Submit(RequestId(request), num_tokens, max_tokens, P, D, 60 * SECOND))
+        self.feed("G", Submit(RequestId(request), num_tokens, max_tokens, P, D, 60 * SECOND, self.salt))
 
     def grant(self, counter: int, num_tokens: int = 6, max_tokens: int = 4) -> None:
         """Submit and go on until prefill has its pages."""
@@ -158,7 +167,7 @@ class Conversation:
         self.feed("P", PassEnded(number, finished=((attempt(counter), EndReason.STOP),)))
         handoff = self.prefill.handoffs[attempt(counter)]
         if handoff.lot is not None:
-            self.feed("P", PagesSealed(attempt(counter), len(handoff.lot.pages), tails_zeroed=True, digest="d"))
+            self.feed("P", PagesSealed(attempt(counter), len(handoff.pages), tails_zeroed=True, digest="d"))
 
     def end_batches(self, counter: int, *, success: bool = True) -> None:
         """Every batch posted for an attempt ends, one after the other."""
@@ -224,6 +233,8 @@ def _short(value: Any) -> str:
         return f"#{value.counter}"
     if isinstance(value, EndReason):
         return value.value
+    if isinstance(value, Lot):
+        return f"s{value.serial}{_pages(value.pages)}"
     if isinstance(value, tuple):
         return _pages(tuple(_short(item) for item in value))  # type: ignore[arg-type]
     return NAMES.get(value, str(value)) if isinstance(value, str) else str(value)
@@ -235,5 +246,8 @@ _SHOWN: dict[str, Callable[[str, Any], str]] = {
     "pages": lambda _, value: _pages(value),
     "layout": lambda _, value: "" if value == "L" else f"layout={value}",
     "remaining_ns": lambda _, value: "",
-    "manifest": lambda _, value: f"{value.num_tokens} tokens of s{value.origin_serial}{_pages(value.origin_pages)}",
+    "manifest": lambda _, value: (
+        f"{value.num_tokens} tokens of s{value.origin_serial}{_pages(value.origin_pages)}"
+        + (f" shared={_short(value.shared)}" if value.shared else "")
+    ),
 }

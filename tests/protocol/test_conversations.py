@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocol import fault_scripts
+from tests.protocol import fault_scripts, sharing_scripts
 from tests.protocol.scripts import SCRIPTS
 
 FOLDER = Path(__file__).parent / "conversations"
-WRITTEN_IN = (fault_scripts,)
+WRITTEN_IN = (fault_scripts, sharing_scripts)
 """Importing these registers their scripts beside those of ``scripts.py``."""
 
 

@@ -12,9 +12,10 @@ from kvfence.driver.mutants import placeholder_on_refusal
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.transitions import Fence
+from kvfence.sim.campaign import WIDE
 from kvfence.sim.faults import Faults
 from kvfence.sim.process import Setup
-from kvfence.sim.workload import draw_requests
+from kvfence.sim.workload import draw_families, draw_requests
 from kvfence.sim.world import World
 from tests.simulation.pieces import stray_in_pieces
 
@@ -32,6 +33,7 @@ class Case(Struct, frozen=True):
     """One guard's fault.
 
     ``harm``: the properties of which its removal breaks one; empty: any. ``seeds``: enough to meet the fault.
+    ``reuse``: prompts begin alike, and their pages are shared.
     ``by_itself``: the case that shows its removal with every other guard on, where it is another one.
     """
 
@@ -43,6 +45,7 @@ class Case(Struct, frozen=True):
     engine_pages: int | None = None
     seeds: int = 20
     start: int = 0
+    reuse: bool = False
     play: Callable[[Rules], World] | None = None
     by_itself: "Case | None" = None
 
@@ -90,7 +93,19 @@ CASES: dict[str, Case] = {
     "batch-bound": Case(harm("batches-bounded")),
     "settle-before-cancel": Case(harm("no-cut-transfer"), Faults(cancel=0.3)),
     "zero-tail": Case(harm("sends-own-bytes"), Faults(unzeroed=True)),
+    "tenant-salt": Case(LEAK, Faults(unsalted=True), reuse=True),
+    "verified-before-shared": Case(LEAK, Faults(shared_early=True), WIDE, reuse=True),
 }
+
+SPOILT = Faults(spoil=0.5)
+
+SHARED: dict[str, Case] = {
+    "hold-source@prefill": Case(harm("source-held"), Faults(cancel=0.2, deadline=0.1), WIDE, reuse=True),
+    "pass-ended@prefill": Case(harm("no-stray-write"), Faults(cancel=0.3, deadline=0.1), WIDE, reuse=True),
+    "stamp-at-read@prefill": Case(LEAK, Faults(spoil=0.1), WIDE, reuse=True),
+    "quarantine-on-mismatch@prefill": Case(harm("misread-is-quarantined"), SPOILT, WIDE, reuse=True),
+}
+"""Guards that stood before pages were shared, and what their absence does to shared ones."""
 
 
 def play(case: Case, rules: Rules, seed: int) -> World:
@@ -106,8 +121,10 @@ def play(case: Case, rules: Rules, seed: int) -> World:
         seed,
         rewrites=rewrites,
         engine_pages=case.engine_pages,
+        prefix_reuse=case.reuse,
     )
-    return finish(World(setup, draw_requests(Random(seed), 8, 24)))
+    requests = draw_requests(Random(seed), 8, 24)
+    return finish(World(setup, draw_families(Random(seed), requests) if case.reuse else requests))
 
 
 def finish(world: World) -> World:

@@ -3,7 +3,7 @@
 import pytest
 
 from kvfence.protocol.guards import GUARDS, Rules
-from tests.simulation.guard_cases import CASES, Case, first_harm
+from tests.simulation.guard_cases import CASES, SHARED, Case, first_harm
 
 
 def test_every_guard_has_its_case() -> None:
@@ -36,6 +36,16 @@ def test_with_all_others_on_removal_shows_or_is_redundant(name: str) -> None:
 
 
 def test_all_guards_together_stop_every_case() -> None:
-    """Each fault, met by every guard: no property breaks, not only the case's own."""
+    """Each fault, met by every guard: no property breaks, not only the case's own, with and without shared pages."""
     for name, case in CASES.items():
-        assert first_harm(Case(frozenset(), case.faults, case.capacity, seeds=5), Rules.all()) is None, name
+        for reuse in (case.reuse, True):
+            met = Case(frozenset(), case.faults, case.capacity, seeds=4, reuse=reuse)
+            assert first_harm(met, Rules.all()) is None, name
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_pages_need_the_guards_of_all_pages(name: str) -> None:
+    """Where pages have several holders, these guards stand for all of them: without one a shared page is harmed."""
+    case = SHARED[name]
+    assert first_harm(case, Rules.without(name)) is not None
+    assert first_harm(case, Rules.all()) is None

@@ -14,6 +14,8 @@ class Manifest(Struct, frozen=True):
 
     Shapes:
         origin_pages: one source page per destination page, in prompt order.
+        shared: the first of these were written for an earlier request of the same tenant: (serial, number of pages)
+            run by run; all behind them under ``origin_serial``.
     Units:
         digest: 16 bytes over the ordered stamps, as hex.
         pool_tokens, context_tokens: the sender's own limits.
@@ -27,9 +29,17 @@ class Manifest(Struct, frozen=True):
     digest: str = ""
     pool_tokens: int = 0
     context_tokens: int = 0
+    shared: tuple[tuple[int, int], ...] = ()
 
     def origin_tag(self, index: int) -> PageTag | None:
         """The origin stamp that destination page ``index`` must show; None where nothing was promised."""
         if index >= len(self.origin_pages):
             return None
-        return PageTag(self.origin, self.origin_serial, self.origin_pages[index])
+        return PageTag(self.origin, self._serial(index), self.origin_pages[index])
+
+    def _serial(self, index: int) -> int:
+        for serial, num_pages in self.shared:
+            if index < num_pages:
+                return serial
+            index -= num_pages
+        return self.origin_serial

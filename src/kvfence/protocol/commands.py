@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, BatchId, Incarnation, PassId, RequestId, SessionId
 from kvfence.core.manifest import Manifest
+from kvfence.protocol.lots import Lot
 from kvfence.protocol.messages import EndReason, Message
 from kvfence.protocol.transitions import PageMove
 
@@ -34,12 +35,28 @@ class StartTimer(Struct, frozen=True, tag=True):
 
 
 class StartPrefill(Struct, frozen=True, tag=True):
-    """The prompt may be computed into these pages, which this node holds under ``serial``."""
+    """The prompt may be computed into these pages, which this node holds under ``serial``.
+
+    ``shared``: the pages before them; they hold the prompt's first tokens already and are never written.
+    """
 
     attempt: AttemptId
     serial: int
     pages: tuple[int, ...]
     num_tokens: int
+    shared: tuple[Lot, ...] = ()
+
+
+class Share(Struct, frozen=True, tag=True):
+    """Pages of this lot stay when their writer is done: they hold the prompt's pages from ``first``.
+
+    Others of the same salt may share them for as long as the serial is not released or revoked.
+    """
+
+    attempt: AttemptId
+    serial: int
+    first: int
+    num_pages: int
 
 
 class Post(Struct, frozen=True, tag=True):
@@ -134,6 +151,7 @@ Command = (
     | Move
     | StartTimer
     | StartPrefill
+    | Share
     | Post
     | Verify
     | Adopt

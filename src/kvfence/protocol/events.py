@@ -14,10 +14,15 @@ class Received(Struct, frozen=True, tag=True):
 
     ``refusal``: the intake in front of this node already refused what the message asks for (a prompt it cannot
     run). The queue must ask for it: guard ``refusal-is-final``.
+    ``found``: with a Dispatch, where the driver knows the prompt's first pages, as (serial, number of pages). A hint:
+    guards ``tenant-salt`` and ``verified-before-shared`` judge it.
+    ``num_known``: with a Commit, how many of the attempt's own pages, from the first, the driver knows elsewhere.
     """
 
     envelope: Envelope
     refusal: EndReason | None = None
+    found: tuple[tuple[int, int], ...] = ()
+    num_known: int = 0
 
 
 class PeerUp(Struct, frozen=True, tag=True):
@@ -123,7 +128,7 @@ class Verified(Struct, frozen=True, tag=True):
 
 
 class Submit(Struct, frozen=True, tag=True):
-    """The gateway accepted a request and placed it."""
+    """The gateway accepted a request and placed it. ``salt``: whose pages it may share; empty: nobody's."""
 
     request: RequestId
     num_tokens: int
@@ -131,6 +136,7 @@ class Submit(Struct, frozen=True, tag=True):
     prefill: Incarnation
     decode: Incarnation
     remaining_ns: int
+    salt: str = ""
 
 
 class TokensArrived(Struct, frozen=True, tag=True):

@@ -87,6 +87,7 @@ def _offer(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None
         max_tokens=event.max_tokens,
         remaining_ns=event.remaining_ns,
         timer=timer or attempt,
+        salt=event.salt,
     )
     if timer is None:
         turn.do(StartTimer(attempt, event.remaining_ns))
@@ -100,7 +101,7 @@ def _offer_message(handoff: GatewayHandoff) -> Offer:
 
 
 def _dispatch_message(handoff: GatewayHandoff, grant: Grant) -> Dispatch:
-    return Dispatch(handoff.attempt, handoff.decode, grant, handoff.num_tokens, handoff.remaining_ns)
+    return Dispatch(handoff.attempt, handoff.decode, grant, handoff.num_tokens, handoff.remaining_ns, handoff.salt)
 
 
 def on_grant(turn: Turn, node: GatewayNode, sender: Incarnation, message: Grant) -> GatewayNode:
@@ -196,7 +197,7 @@ def _resubmit(turn: Turn, node: GatewayNode, old: GatewayHandoff) -> GatewayNode
     num_tokens, max_tokens = old.num_tokens + old.num_emitted, old.max_tokens - old.num_emitted
     others = [prefill for prefill in node.prefills if prefill != old.prefill]
     prefill = old.prefill if old.prefill in node.lives.peers or not others else others[0]
-    event = Submit(old.request, num_tokens, max_tokens, prefill, old.decode, old.remaining_ns)
+    event = Submit(old.request, num_tokens, max_tokens, prefill, old.decode, old.remaining_ns, old.salt)
     node = replace(node, current=_without(node.current, old.request))
     new = AttemptId(node.lives.incarnation, node.next_counter)
     turn.do(Resubmitted(old.request, old.attempt, new))

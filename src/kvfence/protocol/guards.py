@@ -85,6 +85,8 @@ _ALL: tuple[Guard, ...] = (
     Guard("batch-bound", "an unbounded tail of writes after one time-out", ("prefill",)),
     Guard("settle-before-cancel", "a client's disconnect cutting an active transfer", ("gateway",)),
     Guard("zero-tail", "stale slots behind the last valid token", ("prefill",), refuses=True),
+    Guard("tenant-salt", "a page of one tenant's prompt read for another's", ("prefill",)),
+    Guard("verified-before-shared", "pages shared before they are written, or after nobody took them", ("prefill",)),
 )
 
 GUARDS: dict[str, Guard] = {guard.name: guard for guard in _ALL}

@@ -1,5 +1,6 @@
 """What each node remembers of one attempt. Phases change only along the tables of ``transitions.py``."""
 
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import Struct
@@ -49,7 +50,10 @@ class DecodeHandoff(Struct, frozen=True):
 class PrefillHandoff(Struct, frozen=True):
     """One attempt at prefill.
 
-    Units: num_sealed, num_posted, num_landed count pages of the prompt, in order.
+    ``lot``: the pages it writes itself. ``shared``: those before them, written by earlier hand-offs of its salt.
+    ``found``: (serial, number of pages) where the driver saw such pages when the dispatch came.
+    Units: num_sealed, num_posted, num_landed count pages of the prompt, in order, shared ones included. num_known: own
+    pages, from the first, whose like others of this salt share already.
     ``unknown``: a batch ended in non-success, so Drained may never be said.
     ``source_quiet``: no failed batch may still read the source. ``answer``: Abort waits for Drained or Unknown.
     """
@@ -60,6 +64,10 @@ class PrefillHandoff(Struct, frozen=True):
     phase: PrefillPhase = PrefillPhase.WAITING
     grant: Grant | None = None
     lot: Lot | None = None
+    salt: str = ""
+    found: tuple[tuple[int, int], ...] = ()
+    shared: tuple[Lot, ...] = ()
+    num_known: int = 0
     num_sealed: int = 0
     num_posted: int = 0
     num_landed: int = 0
@@ -70,8 +78,22 @@ class PrefillHandoff(Struct, frozen=True):
     reason: EndReason | None = None
     unknown: bool = False
     source_quiet: bool = True
-    bad: bool = False
     answer: bool = False
+
+    @property
+    def lots(self) -> tuple[Lot, ...]:
+        """All lots it holds, in prompt order; none once it let go."""
+        return (*self.shared, self.lot) if self.lot is not None else ()
+
+    @property
+    def num_shared(self) -> int:
+        """Pages of the prompt that it does not write."""
+        return sum(len(lot.pages) for lot in self.shared)
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """The prompt's pages, in order."""
+        return tuple(chain.from_iterable(lot.pages for lot in self.lots))
 
 
 class GatewayHandoff(Struct, frozen=True):
@@ -90,6 +112,7 @@ class GatewayHandoff(Struct, frozen=True):
     max_tokens: int
     remaining_ns: int
     timer: AttemptId
+    salt: str = ""
     phase: GatewayPhase = GatewayPhase.OFFERED
     grant: Grant | None = None
     num_emitted: int = 0

@@ -1,4 +1,4 @@
-"""Pages granted together, and the pool they come from.
+"""Pages granted together, who holds them, and the pool they come from.
 
 A lot's serial, pool-wide and only growing, is the generation of the tags of all its pages. Nodes hold lots, so
 their state is O(live attempts); the per-page table is the driver's ledger.
@@ -24,6 +24,37 @@ class Lot(Struct, frozen=True):
     pages: tuple[int, ...]
 
 
+class HeldLot(Struct, frozen=True):
+    """A lot of prefill's pool with the set of those that read it; each holds its first pages, its writer all.
+
+    ``salt``: whose it is; empty: never shared. ``verified``: the hand-off that wrote it was committed, so that its
+    pages may be shared, and stay when the last holder leaves. ``bad``: a page showed another head than its own.
+    ``quiet``: no failed write may still read it.
+    """
+
+    lot: Lot
+    salt: str
+    holders: dict[AttemptId, int]
+    verified: bool = False
+    bad: bool = False
+    quiet: bool = True
+
+    @property
+    def num_held(self) -> int:
+        """Pages that some attempt holds; they come first."""
+        return max(self.holders.values(), default=0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nobody hold it?"""
+        return not self.holders
+
+    @property
+    def num_cached(self) -> int:
+        """Pages that nobody holds and that make room when others need it."""
+        return len(self.lot.pages) - self.num_held if self.quiet and not self.bad else 0
+
+
 class Quarantined(Struct, frozen=True):
     """A lot nobody may touch.
 
@@ -39,9 +70,11 @@ class Quarantined(Struct, frozen=True):
 
 
 class Pool(Struct, frozen=True):
-    """The pages of one node that are not in a hand-off.
+    """The pages of one node, but for those in decode's hand-offs.
 
     ``free``: chunks of free pages, taken from the end. ``quarantined``: by serial.
+    ``held``: prefill's lots with their holders, by serial, the least recently used first; ``num_cached`` of their
+    pages and ``num_idle`` of the lots are held by nobody (``sharing.py``).
     """
 
     num_pages: int
@@ -49,6 +82,9 @@ class Pool(Struct, frozen=True):
     num_free: int
     next_serial: int = 1
     quarantined: dict[int, Quarantined] = {}
+    held: dict[int, HeldLot] = {}
+    num_cached: int = 0
+    num_idle: int = 0
 
     @property
     def num_quarantined(self) -> int:
@@ -97,6 +133,26 @@ def free_pages(pool: Pool, pages: tuple[int, ...]) -> Pool:
 def _chunks(pages: Sequence[int]) -> Iterator[tuple[int, ...]]:
     for start in range(0, len(pages), CHUNK_PAGES):
         yield tuple(pages[start : start + CHUNK_PAGES])
+
+
+def put_held(pool: Pool, *entries: HeldLot, used: bool = True) -> Pool:
+    """Store lots with their holders, the last named as the most recently used; forget those without pages.
+
+    ``used``: False leaves each where it stands in that order.
+    """
+    held, num_cached, num_idle = pool.held.copy(), pool.num_cached, pool.num_idle
+    for entry in entries:
+        before = held.get(entry.lot.serial)
+        if before is not None:
+            num_cached -= before.num_cached
+            num_idle -= before.is_idle
+            if used or not entry.lot.pages:
+                del held[entry.lot.serial]
+        if entry.lot.pages:
+            num_cached += entry.num_cached
+            num_idle += entry.is_idle
+            held[entry.lot.serial] = entry
+    return replace(pool, held=held, num_cached=num_cached, num_idle=num_idle)
 
 
 def quarantine_lot(pool: Pool, entry: Quarantined) -> Pool:

@@ -77,13 +77,18 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Dispatch(Struct, frozen=True, tag=True):
-    """Ask prefill to fill the granted pages and send them to decode."""
+    """Ask prefill to fill the granted pages and send them to decode.
+
+    ``salt``: pages are shared between dispatches of one salt alone; empty: with nobody. It stands for a tenant, and
+    names none: the gateway draws what it is derived with anew in each life.
+    """
 
     attempt: AttemptId
     decode: Incarnation
     grant: Grant
     num_tokens: int
     remaining_ns: int
+    salt: str = ""
 
 
 class Sent(Struct, frozen=True, tag=True):

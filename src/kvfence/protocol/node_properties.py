@@ -22,10 +22,11 @@ def held_lots(node: Node) -> list[HeldLot]:
         return []
     lots = [(PageState.QUARANTINED, q.lot.serial, q.lot.pages) for q in node.pool.quarantined.values()]
     if isinstance(node, PrefillNode):
-        for handoff in node.handoffs.values():
-            if handoff.lot is not None:
-                sealed, rest = handoff.lot.pages[: handoff.num_sealed], handoff.lot.pages[handoff.num_sealed :]
-                lots += [(PageState.SEALED, handoff.lot.serial, sealed), (PageState.GRANTED, handoff.lot.serial, rest)]
+        own = {h.lot.serial: h.num_sealed - h.num_shared for h in node.handoffs.values() if h.lot is not None}
+        for serial, entry in node.pool.held.items():
+            pages = entry.lot.pages
+            num_sealed = own.get(serial, len(pages))
+            lots += [(PageState.SEALED, serial, pages[:num_sealed]), (PageState.GRANTED, serial, pages[num_sealed:])]
         return lots
     for held in node.handoffs.values():
         if held.phase in _HOLDING and held.remote is not None:
@@ -72,6 +73,47 @@ def work_holds_pages(node: Node) -> bool:
     return True
 
 
+def holders_agree(node: Node) -> bool:
+    """A lot's holders are the attempts that say they hold it, each as many of its first pages as they say."""
+    if not isinstance(node, PrefillNode):
+        return True
+    said = {(h.attempt, lot.serial): lot.pages for h in node.handoffs.values() for lot in h.lots}
+    known = {(a, s): e.lot.pages[:n] for s, e in node.pool.held.items() for a, n in e.holders.items()}
+    return said == known
+
+
+def holders_share_a_salt(node: Node) -> bool:
+    """All who hold a page have one salt, the one it was written for."""
+    if not isinstance(node, PrefillNode):
+        return True
+    held = ((entry, a) for entry in node.pool.held.values() for a in entry.holders)
+    return all(entry.salt == node.handoffs[a].salt for entry, a in held if a in node.handoffs)
+
+
+def cached_is_verified(node: Node) -> bool:
+    """A page that nobody holds was carried by a hand-off that was committed; ``num_cached`` counts such pages."""
+    if not isinstance(node, PrefillNode):
+        return True
+    entries = node.pool.held.values()
+    counted = node.pool.num_cached == sum(entry.num_cached for entry in entries)
+    return counted and all(entry.verified and entry.salt for entry in entries if not entry.holders)
+
+
+def cache_is_bounded(node: Node) -> bool:
+    """At most ``cached_lots_max`` lots are held by nobody; ``num_idle`` counts them."""
+    if not isinstance(node, PrefillNode):
+        return True
+    return node.pool.num_idle == sum(e.is_idle for e in node.pool.held.values()) <= node.cached_lots_max
+
+
+def cache_makes_room(node: Node) -> bool:
+    """Nobody waits for pages that are only cached."""
+    if not isinstance(node, PrefillNode) or not node.waiting:
+        return True
+    num_pages = node.capacity.num_pages(node.handoffs[node.waiting[0]].num_tokens)
+    return num_pages > node.pool.num_free + node.pool.num_cached
+
+
 def revoked_is_quarantined(node: Node) -> bool:
     """A given-up hand-off's pages are quarantined."""
     if not isinstance(node, DecodeNode):
@@ -114,5 +156,5 @@ def answered(node: Node) -> bool:
 
 
 def all_free(node: Node) -> bool:
-    """Every page is free again."""
-    return isinstance(node, GatewayNode) or node.pool.num_free == node.pool.num_pages
+    """Every page is free again, or cached and held by nobody."""
+    return isinstance(node, GatewayNode) or node.pool.num_free + node.pool.num_cached == node.pool.num_pages

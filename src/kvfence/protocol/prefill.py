@@ -1,7 +1,8 @@
 """The prefill node: admits a dispatch, reserves the whole prompt, seals pages and posts them in bounded batches.
 
 Owner: every page of its pool; nobody else writes there. A page may be read by a posted write, so a source is
-released only when its batches have ended. Read ``prefill_end.py`` next.
+released only when its batches have ended. A prompt's first pages may be shared (``sharing.py``): they are read and
+sent, never written. Read ``prefill_end.py`` next.
 """
 
 from msgspec import Struct
@@ -12,23 +13,28 @@ from kvfence.core.ids import AttemptId, BatchId, PassId
 from kvfence.core.manifest import Manifest
 from kvfence.protocol.admission import Capacity, prefill_fit
 from kvfence.protocol.commands import Move, Post, RunPass, Send, StartPrefill, StartTimer
-from kvfence.protocol.events import BatchEnded, PagesSealed, PassBegan, PassEnded
+from kvfence.protocol.events import BatchEnded, PagesSealed, PassBegan, PassEnded, Received
 from kvfence.protocol.handoff import PrefillHandoff, advance
-from kvfence.protocol.lots import Pool, grant_lot
+from kvfence.protocol.lots import Lot, Pool
 from kvfence.protocol.messages import Dispatch, EndReason, Failed, Sent
 from kvfence.protocol.node import Lives
+from kvfence.protocol.sharing import agreed, grant_held, has_room, present, taint
 from kvfence.protocol.transitions import PageMove, PrefillPhase
 from kvfence.protocol.turn import Turn
 
 
 class PrefillNode(Struct, frozen=True):
-    """Prefill's whole protocol state: O(live attempts)."""
+    """Prefill's whole protocol state: O(live attempts and ``cached_lots_max``).
+
+    ``cached_lots_max``: lots kept for others of their salt when nobody holds them; 0: none, and no page is shared.
+    """
 
     lives: Lives
     capacity: Capacity
     layout: str
     pool: Pool
     batch_pages_max: int = 64
+    cached_lots_max: int = 0
     handoffs: dict[AttemptId, PrefillHandoff] = {}
     waiting: tuple[AttemptId, ...] = ()
     passes: dict[PassId, tuple[AttemptId, ...]] = {}
@@ -57,24 +63,22 @@ def _is_over(node: PrefillNode, handoff: PrefillHandoff) -> bool:
 # ---- dispatch ----------------------------------------------------------------------------------------------------
 
 
-def on_dispatch(
-    turn: Turn, node: PrefillNode, message: Dispatch, *, current: bool, refusal: EndReason | None
-) -> PrefillNode:
-    """Queue a dispatch that may run, or refuse it for good; decode hears either way.
-
-    ``current``: it came from the gateway that minted the attempt. ``refusal``: see ``events.Received``.
-    """
+def on_dispatch(turn: Turn, node: PrefillNode, message: Dispatch, event: Received) -> PrefillNode:
+    """Queue a dispatch that may run, or refuse it for good; decode hears either way."""
     known = node.handoffs.get(message.attempt)
     if known is not None:
         return _repeat(turn, node, known)
     if message.decode not in node.lives.peers:
         return node  # nobody to answer: its death has been told to the gateway, too
-    handoff = PrefillHandoff(message.attempt, message.decode, message.num_tokens, grant=message.grant)
-    current = current and not node.lives.below_floor(message.attempt)
+    salt = message.salt if node.cached_lots_max else ""
+    handoff = PrefillHandoff(message.attempt, message.decode, message.num_tokens, grant=message.grant, salt=salt)
+    handoff = replace(handoff, found=event.found)
+    from_its_gateway = event.envelope.sender == message.attempt.gateway
+    current = from_its_gateway and not node.lives.below_floor(message.attempt)
     if not turn.ask("attempt-is-current", message.attempt, current):
         reason: EndReason | None = EndReason.STALE
     else:
-        reason = _refusal(turn, node, message, refusal)
+        reason = _refusal(turn, node, message, event.refusal)
     if reason is not None:
         failed = replace(advance(handoff, PrefillPhase.FAILED), reason=reason)
         turn.do(Send(message.decode, Failed(message.attempt, reason)))
@@ -108,20 +112,31 @@ def _refusal(turn: Turn, node: PrefillNode, message: Dispatch, refusal: EndReaso
 
 
 def grant_waiting(turn: Turn, node: PrefillNode) -> PrefillNode:
-    """Reserve whole prompts, first come first served."""
+    """Reserve whole prompts, first come first served; of a prompt's beginning take what may be shared.
+
+    The page of the last token is never shared: it is computed, so that there is a first token.
+    """
     while node.waiting:
         handoff = node.handoffs[node.waiting[0]]
         num_pages = node.capacity.num_pages(handoff.num_tokens)
-        if num_pages > node.pool.num_free:
+        shared = present(node.pool, handoff, (handoff.num_tokens - 1) // node.capacity.page_size)
+        if not has_room(node.pool, shared, num_pages):
             break
-        pool, lot = grant_lot(node.pool, num_pages)
-        running = replace(advance(handoff, PrefillPhase.RUNNING), lot=lot)
-        turn.do(
-            Move(PageMove.GRANT, lot.serial, lot.pages),
-            StartPrefill(handoff.attempt, lot.serial, lot.pages, handoff.num_tokens),
-        )
-        node = replace(put(node, running), pool=pool, waiting=node.waiting[1:])
+        shared = agreed(turn, node.pool, handoff, shared)
+        if not has_room(node.pool, shared, num_pages):
+            break
+        node = _start(turn, replace(node, waiting=node.waiting[1:]), handoff, shared, num_pages)
     return node
+
+
+def _start(
+    turn: Turn, node: PrefillNode, handoff: PrefillHandoff, shared: tuple[Lot, ...], num_pages: int
+) -> PrefillNode:
+    num_shared = sum(len(lot.pages) for lot in shared)
+    pool, lot = grant_held(turn, node.pool, handoff, shared, num_pages - num_shared)
+    running = replace(advance(handoff, PrefillPhase.RUNNING), lot=lot, shared=shared, num_sealed=num_shared)
+    turn.do(StartPrefill(handoff.attempt, lot.serial, lot.pages, handoff.num_tokens, shared))
+    return post_next(turn, put(replace(node, pool=pool), running), handoff.attempt)
 
 
 # ---- chunks ------------------------------------------------------------------------------------------------------
@@ -143,26 +158,41 @@ def on_pass_began(turn: Turn, node: PrefillNode, event: PassBegan) -> PrefillNod
 
 
 def on_pass_ended(turn: Turn, node: PrefillNode, event: PassEnded) -> tuple[PrefillNode, tuple[AttemptId, ...]]:
-    """Judge the pass; give the node and the attempts that may have to end now."""
+    """Judge the pass; give the node and the attempts that may have to end now.
+
+    A shared page that is not what it was ends every attempt that has yet to read or send it.
+    """
     if event.id not in node.passes:
         raise LocalProtocolError("a pass ends once, after it began")
     passes = dict(node.passes)
     attempts = passes.pop(event.id)
     bad, finished = dict(event.bad), dict(event.finished)
     after: list[PrefillHandoff] = []
+    misread: set[AttemptId] = set()
+    pool = node.pool
     for attempt in attempts:
         handoff = node.handoffs.get(attempt)
         if handoff is None:
             continue
         handoff = replace(handoff, passes=handoff.passes - {event.id})
         if not turn.ask("stamp-at-read", attempt, not bad.get(attempt)):
-            handoff = replace(handoff, reason=handoff.reason or EndReason.STAMP_MISMATCH, bad=True)
+            handoff = replace(handoff, reason=handoff.reason or EndReason.STAMP_MISMATCH)
+            pool, holders = taint(pool, handoff.lots, bad[attempt])
+            misread |= holders
         elif attempt in event.failed:
             handoff = replace(handoff, reason=handoff.reason or EndReason.MODEL_ERROR)
         else:
             handoff = replace(handoff, computed=attempt in finished)
         after.append(handoff)
-    return put(replace(node, passes=passes), *after), attempts
+    node = put(replace(node, passes=passes, pool=pool), *after)
+    others = tuple(sorted(misread.difference(attempts)))
+    return _misread(node, (*attempts, *others), misread), (*attempts, *others)
+
+
+def _misread(node: PrefillNode, attempts: tuple[AttemptId, ...], misread: set[AttemptId]) -> PrefillNode:
+    handoffs = (node.handoffs.get(attempt) for attempt in attempts if attempt in misread)
+    running = [h for h in handoffs if h is not None and h.phase is PrefillPhase.RUNNING]
+    return put(node, *(replace(h, reason=h.reason or EndReason.STAMP_MISMATCH) for h in running)) if running else node
 
 
 def on_pages_sealed(turn: Turn, node: PrefillNode, event: PagesSealed) -> PrefillNode:
@@ -170,11 +200,13 @@ def on_pages_sealed(turn: Turn, node: PrefillNode, event: PagesSealed) -> Prefil
     handoff = node.handoffs.get(event.attempt)
     if handoff is None or handoff.phase is not PrefillPhase.RUNNING or handoff.lot is None:
         return node
-    if not handoff.num_sealed < event.num_pages <= len(handoff.lot.pages):
+    num_shared, lot = handoff.num_shared, handoff.lot
+    if not handoff.num_sealed < event.num_pages <= num_shared + len(lot.pages):
         raise LocalProtocolError("pages are sealed in order, each once")
     if not turn.ask("zero-tail", event.attempt, event.tails_zeroed):
         return put(node, replace(handoff, reason=EndReason.MODEL_ERROR))
-    turn.do(Move(PageMove.SEAL, handoff.lot.serial, handoff.lot.pages[handoff.num_sealed : event.num_pages]))
+    sealed = lot.pages[handoff.num_sealed - num_shared : event.num_pages - num_shared]
+    turn.do(Move(PageMove.SEAL, lot.serial, sealed))
     return post_next(turn, put(node, replace(handoff, num_sealed=event.num_pages, digest=event.digest)), event.attempt)
 
 
@@ -195,7 +227,7 @@ def post_next(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
     batch, start = BatchId(node.last_batch + 1), handoff.num_posted
     pages = slice(start, start + num_pages)
     grant = handoff.grant
-    turn.do(Post(attempt, batch, handoff.decode, handoff.lot.pages[pages], grant.pages[pages], grant.session))
+    turn.do(Post(attempt, batch, handoff.decode, handoff.pages[pages], grant.pages[pages], grant.session))
     posted = replace(handoff, num_posted=pages.stop, batches=(*handoff.batches, (batch, num_pages)))
     return replace(put(node, posted), last_batch=batch)
 
@@ -221,7 +253,7 @@ def complete(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
     handoff = node.handoffs.get(attempt)
     if handoff is None or handoff.phase is not PrefillPhase.RUNNING or handoff.lot is None or not handoff.computed:
         return node
-    if handoff.reason is not None or handoff.num_landed < len(handoff.lot.pages):
+    if handoff.reason is not None or handoff.num_landed < len(handoff.pages):
         return node
     sent = advance(handoff, PrefillPhase.SENT)
     turn.do(Send(handoff.decode, _sent(node, sent)))
@@ -235,11 +267,12 @@ def _sent(node: PrefillNode, handoff: PrefillHandoff) -> Sent:
         num_tokens=handoff.num_tokens,
         origin=node.lives.incarnation,
         origin_serial=handoff.lot.serial,
-        origin_pages=handoff.lot.pages,
+        origin_pages=handoff.pages,
         layout=node.layout,
         digest=handoff.digest,
         pool_tokens=node.capacity.prefill_pages * node.capacity.page_size,
         context_tokens=node.capacity.context_tokens,
+        shared=tuple((lot.serial, len(lot.pages)) for lot in handoff.shared),
     )
     return Sent(handoff.attempt, handoff.grant.serial, manifest)
 

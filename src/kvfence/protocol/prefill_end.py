@@ -8,21 +8,25 @@ from msgspec.structs import replace
 from kvfence.core.ids import AttemptId, Incarnation, SessionId
 from kvfence.protocol.commands import Move, Send, Stop
 from kvfence.protocol.handoff import PrefillHandoff, advance
-from kvfence.protocol.lots import Lot, Quarantined, fence_lot, free_pages, quarantine_lot
+from kvfence.protocol.lots import fence_lot
 from kvfence.protocol.messages import Abort, Cancel, Commit, Drained, EndReason, Failed, Unknown
 from kvfence.protocol.prefill import PrefillNode, put
+from kvfence.protocol.sharing import bound_lots, doubt, leave, verify
 from kvfence.protocol.transitions import PageMove, PrefillPhase
 from kvfence.protocol.turn import Turn
 
 
-def on_commit(turn: Turn, node: PrefillNode, sender: Incarnation, message: Commit) -> PrefillNode:
-    """Decode adopted the pages: the source is free."""
+def on_commit(turn: Turn, node: PrefillNode, sender: Incarnation, message: Commit, num_known: int) -> PrefillNode:
+    """Decode verified and adopted the pages: the source is free, or stays for others of its salt."""
     handoff = node.handoffs.get(message.attempt)
     if handoff is None or handoff.phase is not PrefillPhase.SENT:
         return node
     if not turn.ask("attempt-is-current", message.attempt, sender == handoff.decode):
         return node
-    return settle(turn, put(node, advance(handoff, PrefillPhase.CLOSED)), message.attempt)
+    if handoff.salt and handoff.lot is not None:
+        node = replace(node, pool=verify(node.pool, (handoff.lot,)))
+    closed = replace(advance(handoff, PrefillPhase.CLOSED), num_known=num_known)
+    return settle(turn, put(node, closed), message.attempt)
 
 
 def on_abort(turn: Turn, node: PrefillNode, sender: Incarnation, message: Abort) -> PrefillNode:
@@ -39,6 +43,8 @@ def on_abort(turn: Turn, node: PrefillNode, sender: Incarnation, message: Abort)
         return node
     if not turn.ask("attempt-is-current", attempt, sender == handoff.decode):
         return node
+    if handoff.phase is PrefillPhase.SENT and handoff.shared:
+        node = replace(node, pool=doubt(node.pool, handoff.shared))
     node = stop(turn, node, replace(handoff, answer=True, reason=handoff.reason or EndReason.CANCELLED))
     return settle(turn, node, attempt)
 
@@ -77,7 +83,7 @@ def settle(turn: Turn, node: PrefillNode, attempt: AttemptId) -> PrefillNode:
     if handoff is None or handoff.phase in (PrefillPhase.WAITING, PrefillPhase.RUNNING, PrefillPhase.SENT):
         return node
     if handoff.lot is not None and _source_is_free(turn, handoff):
-        node, handoff = _let_go(turn, node, handoff, handoff.lot)
+        node, handoff = _let_go(turn, node, handoff)
     quiet = not handoff.batches and not handoff.passes
     if quiet and handoff.phase is PrefillPhase.ABORTING:
         handoff = advance(handoff, PrefillPhase.CLOSED)
@@ -93,15 +99,11 @@ def _source_is_free(turn: Turn, handoff: PrefillHandoff) -> bool:
     return not handoff.batches or turn.ask("hold-source", handoff.attempt, holds=False)
 
 
-def _let_go(turn: Turn, node: PrefillNode, handoff: PrefillHandoff, lot: Lot) -> tuple[PrefillNode, PrefillHandoff]:
-    """Release the source; quarantine it where a failed batch may still read it or its stamps did not match."""
-    sound = not handoff.bad or turn.ask("quarantine-on-mismatch", handoff.attempt, holds=False)
-    if sound and handoff.source_quiet:
-        turn.do(Move(PageMove.RELEASE, lot.serial, lot.pages))
-        return replace(node, pool=free_pages(node.pool, lot.pages)), replace(handoff, lot=None)
-    turn.do(Move(PageMove.REVOKE, lot.serial, lot.pages))
-    entry = Quarantined(lot, handoff.attempt, frozenset({node.lives.incarnation}), drains=False)
-    return replace(node, pool=quarantine_lot(node.pool, entry)), replace(handoff, lot=None)
+def _let_go(turn: Turn, node: PrefillNode, handoff: PrefillHandoff) -> tuple[PrefillNode, PrefillHandoff]:
+    """Leave every lot: what nobody else holds is free, stays cached, or is quarantined."""
+    pool = leave(turn, node.pool, handoff, node.capacity.page_size, node.lives.incarnation)
+    pool = bound_lots(turn, pool, node.cached_lots_max)
+    return replace(node, pool=pool), replace(handoff, lot=None, shared=())
 
 
 def on_cancel(turn: Turn, node: PrefillNode, message: Cancel) -> PrefillNode:

@@ -103,6 +103,11 @@ OF_NODES: tuple[NodeProperty, ...] = tuple(
         node.waiting_wait,
         node.batches_bounded,
         node.work_holds_pages,
+        node.holders_agree,
+        node.holders_share_a_salt,
+        node.cached_is_verified,
+        node.cache_is_bounded,
+        node.cache_makes_room,
         node.revoked_is_quarantined,
         node.one_attempt_feeds,
         node.over_is_forgotten,
@@ -120,6 +125,9 @@ OF_STEPS: tuple[StepProperty, ...] = tuple(
         at_step.fence_has_proof,
         at_step.no_timer_frees,
         at_step.drained_is_quiet,
+        at_step.held_stays,
+        at_step.misread_is_quarantined,
+        at_step.last_page_is_own,
         at_step.oldest_stays,
         at_step.delivered_in_order,
         at_step.no_cut_transfer,
@@ -147,7 +155,9 @@ OF_WORLDS: tuple[WorldProperty, ...] = (
     ),
     WorldProperty("all-answered", "Every message is answered.", lambda w: all(map(node.answered, w.nodes)), "at rest"),
     WorldProperty("nothing-stuck", "Every hand-off is over.", lambda w: all(map(node.at_rest, w.nodes)), "at rest"),
-    WorldProperty("pages-return", "Every page is free again.", lambda w: all(map(node.all_free, w.nodes)), "at rest"),
+    WorldProperty(
+        "pages-return", "Every page is free, or cached.", lambda w: all(map(node.all_free, w.nodes)), "at rest"
+    ),
     WorldProperty("all-end", "Every client is told an end.", lambda w: all(w.ends.values()), "at rest"),
 )
 
@@ -175,6 +185,10 @@ SOMETIMES: tuple[StepProperty, ...] = (
     StepProperty("mismatch-at-read", "A page in use is written over.", decided("stamp-at-read"), "sometimes"),
     StepProperty("digest-differs", "Landed bytes are not those promised.", decided("digest-matches"), "sometimes"),
     StepProperty("deadline-passed", "An attempt runs out of time.", ended(EndReason.DEADLINE), "sometimes"),
+    StepProperty("prefix-shared", "A prompt begins with pages of another.", at_step.shares, "sometimes"),
+    StepProperty("shared-at-once", "Several prompts at work hold one page.", at_step.shares_at_once, "sometimes"),
+    StepProperty("evicted", "Cached pages make room.", at_step.evicts, "sometimes"),
+    StepProperty("shared-mismatch", "A page that several hold is another's.", at_step.misread_together, "sometimes"),
     StepProperty("worker-lost", "A worker dies with work in hand.", ended(EndReason.WORKER_LOST), "sometimes"),
 )
 

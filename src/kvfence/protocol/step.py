@@ -194,11 +194,9 @@ def _prefill_receives(turn: Turn, node: PrefillNode, event: Received) -> Prefill
         return node
     match envelope.message:
         case Dispatch() as message:
-            return prefill.on_dispatch(
-                turn, node, message, current=sender == message.attempt.gateway, refusal=event.refusal
-            )
+            return prefill.on_dispatch(turn, node, message, event)
         case Commit() as message:
-            return prefill_end.on_commit(turn, node, sender, message)
+            return prefill_end.on_commit(turn, node, sender, message, event.num_known)
         case Abort() as message:
             return prefill_end.on_abort(turn, node, sender, message)
         case Cancel() as message:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from kvfence.protocol.commands import Deliver, Emit, Move, Send
+from kvfence.protocol.commands import Deliver, Emit, Move, Send, StartPrefill
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import (
     ClientGone,
@@ -22,7 +22,7 @@ from kvfence.protocol.events import (
     Verified,
 )
 from kvfence.protocol.gateway import GatewayNode
-from kvfence.protocol.messages import Cancel, Drained, EndReason
+from kvfence.protocol.messages import Cancel, Drained, EndReason, Failed
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.step import Node, Step
 from kvfence.protocol.transitions import DecodePhase, Fence, GatewayPhase, PageMove, PrefillPhase
@@ -125,6 +125,63 @@ def drained_is_quiet(taken: Taken) -> bool:
     said = (c.message.attempt for c in taken.step.commands if isinstance(c, Send) and isinstance(c.message, Drained))
     handoffs = (node.handoffs.get(attempt) for attempt in said)
     return all(h is None or not (h.batches or h.passes or h.unknown) for h in handoffs)
+
+
+def held_stays(taken: Taken) -> bool:
+    """A source page goes only when no attempt holds it."""
+    node = taken.step.node
+    if not isinstance(node, PrefillNode):
+        return True
+    gone = {page for move in (PageMove.RELEASE, PageMove.REVOKE) for c in moves(taken, move) for page in c.pages}
+    granted = {page for c in moves(taken, PageMove.GRANT) for page in c.pages}
+    return not gone or (gone - granted).isdisjoint(page for h in node.handoffs.values() for page in h.pages)
+
+
+def misread_is_quarantined(taken: Taken) -> bool:
+    """A source page that showed another head is not released."""
+    before = taken.before
+    if not isinstance(before, PrefillNode):
+        return True
+    entries = ((c, before.pool.held.get(c.serial)) for c in moves(taken, PageMove.RELEASE))
+    return not any(entry.bad for _, entry in entries if entry is not None)
+
+
+def last_page_is_own(taken: Taken) -> bool:
+    """The page of a prompt's last token is computed for it, never shared."""
+    node = taken.step.node
+    if not isinstance(node, PrefillNode):
+        return True
+    begun = (c for c in taken.step.commands if isinstance(c, StartPrefill) and c.shared)
+    return all(sum(len(lot.pages) for lot in c.shared) * node.capacity.page_size < c.num_tokens for c in begun)
+
+
+def shares(taken: Taken) -> bool:
+    """Does a prompt begin with pages of another?"""
+    return any(isinstance(c, StartPrefill) and c.shared for c in taken.step.commands)
+
+
+def shares_at_once(taken: Taken) -> bool:
+    """Do several prompts at work hold one page?"""
+    node = taken.step.node
+    return shares(taken) and isinstance(node, PrefillNode) and any(len(e.holders) > 1 for e in node.pool.held.values())
+
+
+def evicts(taken: Taken) -> bool:
+    """Did cached pages make room for others?"""
+    begun = any(isinstance(c, StartPrefill) for c in taken.step.commands)
+    before = taken.before
+    if not begun or not isinstance(before, PrefillNode):
+        return False
+    return any(c.serial in before.pool.held for c in moves(taken, PageMove.RELEASE))
+
+
+def misread_together(taken: Taken) -> bool:
+    """Was a page that several hold found to be another's?"""
+    node = taken.step.node
+    if not isinstance(taken.event, PassEnded) or not isinstance(node, PrefillNode):
+        return False
+    several = (c.message for c in taken.step.commands if isinstance(c, Send) and isinstance(c.message, Failed))
+    return sum(message.reason is EndReason.STAMP_MISMATCH for message in several) > 1
 
 
 def oldest_stays(taken: Taken) -> bool:

@@ -11,11 +11,14 @@ from kvfence.protocol.guards import Rules
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.faults import EVERYTHING, Faults
 from kvfence.sim.process import Setup
-from kvfence.sim.workload import draw_requests
+from kvfence.sim.workload import draw_families, draw_requests
 from kvfence.sim.world import World
 
 FENCES = (Fence.PEER_EXIT, Fence.NEW_SESSION, Fence.AT_RECEIPT)
 CAPACITY = Capacity(page_size=4, context_tokens=24, prefill_pages=6, decode_pages=9)
+WIDE = replace(CAPACITY, prefill_pages=9, decode_pages=14)
+"""Where prompts share pages: room for several at once."""
+
 NUM_REQUESTS = 8
 
 
@@ -38,11 +41,17 @@ def draw_faults(rng: Random, faults: Faults) -> Faults:
 
 
 def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING) -> World:
-    """Build the world of one seed: transport, requests and faults are drawn from it alone."""
+    """Build the world of one seed: transport, requests, prefix re-use and faults are drawn from it alone."""
     rng = Random(seed)
     fence = FENCES[seed % len(FENCES)]
     requests = draw_requests(rng, NUM_REQUESTS, CAPACITY.context_tokens)
-    return World(Setup(rules, CAPACITY, fence, draw_faults(rng, faults), seed), requests)
+    drawn = draw_faults(rng, faults)
+    reuse = bool(seed // len(FENCES) % 2)
+    if reuse:  # pages that are shared and then spoilt need runs that live long enough
+        requests = draw_families(rng, (*requests, *draw_requests(rng, NUM_REQUESTS // 2, CAPACITY.context_tokens, "s")))
+        drawn = draw_faults(rng, drawn)
+    capacity = WIDE if reuse else CAPACITY
+    return World(Setup(rules, capacity, fence, drawn, seed, prefix_reuse=reuse), requests)
 
 
 def run(seeds: Iterable[int], rules: Rules, faults: Faults = EVERYTHING) -> Campaign:

@@ -9,7 +9,7 @@ from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, Incarnation, Reque
 from kvfence.core.tags import PageTag
 from kvfence.driver.loop import Stepper
 from kvfence.protocol.decode_state import DecodeNode, start_decode
-from kvfence.protocol.events import Event, FloorMoved, PeerGone, PeerUp, Received, SessionRebuilt, TokensArrived
+from kvfence.protocol.events import Event, FloorMoved, PeerGone, PeerUp, SessionRebuilt, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import EndReason, Envelope, Message
@@ -23,6 +23,8 @@ from kvfence.sim.memory import CORRUPT, HALVES, Cell, Memory, PageWrite, Target
 from kvfence.sim.network import Flight, Network
 from kvfence.sim.prefill import Prefill
 from kvfence.sim.process import DRIFTED, LAYOUT, Surroundings
+
+CACHED_LOTS_MAX = 3
 
 Finish = Callable[[RequestId, EndReason], None]
 AnyProcess = Gateway | Prefill | Decode
@@ -74,7 +76,8 @@ class Cluster:
         lives = Lives(self._incarnation("prefill"))
         layout = DRIFTED if setup.faults.layout_drift else LAYOUT
         pool = new_pool(setup.capacity.prefill_pages)
-        node = PrefillNode(lives, setup.capacity, layout, pool, batch_pages_max=setup.batch_pages_max)
+        lots_max = CACHED_LOTS_MAX if setup.prefix_reuse else 0
+        node = PrefillNode(lives, setup.capacity, layout, pool, setup.batch_pages_max, lots_max)
         return Prefill(self.around, node, self.send, self._stepper)
 
     def _new_gateway(self) -> Gateway:
@@ -104,7 +107,7 @@ class Cluster:
 
     def deliver(self, flight: Flight) -> None:
         """Hand a message to whoever lives at its address now."""
-        self._at(flight.address).loop.feed(Received(flight.envelope))
+        self._at(flight.address).receive(flight.envelope)
 
     def _at(self, role: str) -> AnyProcess:
         return next(process for process in self.processes if process.role == role)

@@ -13,6 +13,8 @@ class Faults(Struct, frozen=True):
     Writes: ``corrupt``, ``misdirect``, ``stall`` (its batch is given up while bytes may still land), ``tear``
     (stopped for ever). People and time: ``cancel``, ``deadline``. Processes: ``kill_prefill``, ``kill_decode``,
     ``kill_gateway``, ``rebuild_session``. ``reap_late``: a killed writer lives on for a while.
+    Prefill's pool: ``spoil`` (a stray write into a page that is held or cached). Its index of prefixes: ``unsalted``
+    (equal prompts of two tenants have equal keys), ``shared_early`` (it names pages as soon as they are granted).
     ``chores``: drivers say again what is unanswered and tell floors while work goes on (at rest they always do).
     Set-up: ``unzeroed`` tails, ``former_writes`` outstanding at start, ``layout_drift`` between the roles.
     """
@@ -31,6 +33,9 @@ class Faults(Struct, frozen=True):
     kill_gateway: float = 0
     rebuild_session: float = 0
     chores: float = 0
+    spoil: float = 0
+    unsalted: bool = False
+    shared_early: bool = False
     reap_late: bool = False
     unzeroed: bool = False
     former_writes: int = 0
@@ -55,6 +60,8 @@ EVERYTHING = Faults(
     kill_gateway=0.005,
     rebuild_session=0.02,
     chores=0.05,
+    spoil=0.1,
+    unsalted=True,
     reap_late=True,
     former_writes=3,
 )

@@ -36,7 +36,8 @@ class Gateway(Process[GatewayNode]):
     def submit(self, request: SimRequest, prefill: Incarnation, decode: Incarnation) -> None:
         """Take a client's request."""
         self.open[request.id] = request
-        event = Submit(request.id, request.num_tokens, request.max_tokens, prefill, decode, DEADLINE_NS)
+        salt = f"salt of {request.tenant}" if self.around.setup.prefix_reuse else ""
+        event = Submit(request.id, request.num_tokens, request.max_tokens, prefill, decode, DEADLINE_NS, salt)
         self.loop.feed(event)
 
     def leave(self, request: RequestId) -> None:

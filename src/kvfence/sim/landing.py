@@ -63,7 +63,8 @@ class Landing:
 
     def _land_part(self, write: PageWrite, decode: Decode) -> None:
         page = write.target.page
-        if write.source.head != write.source_tag:
+        head = write.source.head
+        if head != write.source_tag and head is not None and head.incarnation == write.target.writer:
             self.changed_sources.append(f"a write of {write.attempt} read a re-used page")
         quarantined = decode.pages.state(page) is PageState.QUARANTINED
         if not (write.misdirected or quarantined or _is_granted(write, decode)):

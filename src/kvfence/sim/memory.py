@@ -19,13 +19,17 @@ PARTS = HALVES + 2
 
 
 class Written(Struct, frozen=True):
-    """Whose bytes these are: page ``position`` of a request's sequence, in the writer's layout."""
+    """Whose bytes these are: page ``position`` of a request's sequence, in the writer's layout.
+
+    ``content``: what the tokens up to here are; the same for requests whose prompts begin alike.
+    """
 
     request: RequestId
     tenant: TenantId
     position: int
     kind: Literal["prompt", "generated"]
     layout: str
+    content: str = ""
 
 
 CORRUPT = Written(RequestId("nobody"), TenantId("nobody"), -1, "prompt", "")

@@ -72,6 +72,10 @@ class Mishaps:
         cluster = self.cluster
         if self._num_deaths >= DEATHS_MAX:
             return
+        if held := list(cluster.prefill.loop.node.pool.held.values()):
+            most = max(len(entry.holders) for entry in held)
+            pages = [page for entry in held if len(entry.holders) == most for page in entry.lot.pages]
+            yield Action("spoil", lambda: cluster.prefill.spoil(pages[self._any(len(pages))]))
         yield Action("kill_prefill", lambda: self._dies(lambda: cluster.kill_prefill(reaped=not self._late())))
         yield Action("kill_decode", lambda: self._dies(cluster.kill_decode))
         yield Action("kill_gateway", lambda: self._dies(cluster.kill_gateway))

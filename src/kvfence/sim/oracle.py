@@ -36,10 +36,11 @@ class Oracle:
     Holds: ``wrong_reads`` in order; ``num_tokens`` that left.
     """
 
-    def __init__(self, layout: str) -> None:
+    def __init__(self, layout: str, page_size: int) -> None:
         self.wrong_reads: list[WrongRead] = []
         self.num_tokens = 0
         self._layout = layout
+        self._page_size = page_size
 
     def token_left(self, request: SimRequest, attempt: AttemptId, index: int, reads: tuple[PageRead, ...]) -> None:
         """Record a token and what it was computed from."""
@@ -51,7 +52,8 @@ class Oracle:
     def _is_own(self, request: SimRequest, position: int, held: Written | None) -> bool:
         return (
             held is not None
-            and held.request == request.id
+            and held.tenant == request.tenant
+            and held.content == request.content(position, self._page_size)
             and held.position == position
             and held.layout == self._layout
         )

@@ -1,32 +1,37 @@
 """What a prefill worker does, with symbols for bytes: computes chunks, seals pages, posts them."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, BatchId, PassId, SessionId
+from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, PassId, SessionId
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.driver.loop import Stepper
-from kvfence.protocol.commands import Command, Post, StartPrefill, Stop
-from kvfence.protocol.events import BatchEnded, PagesSealed, PassBegan, PassEnded, SessionRebuilt
-from kvfence.protocol.messages import EndReason
+from kvfence.driver.prefix import PrefixIndex
+from kvfence.protocol.commands import Command, Move, Post, Share, StartPrefill, Stop
+from kvfence.protocol.events import BatchEnded, Event, PagesSealed, PassBegan, PassEnded, Received, SessionRebuilt
+from kvfence.protocol.lots import Lot
+from kvfence.protocol.messages import Commit, Dispatch, EndReason, Envelope
 from kvfence.protocol.prefill import PrefillNode
-from kvfence.protocol.transitions import PrefillPhase
-from kvfence.sim.memory import Cell, Memory, PageWrite, Target
+from kvfence.protocol.transitions import PageMove, PrefillPhase
+from kvfence.sim.memory import CORRUPT, HALVES, Cell, Memory, PageWrite, Target
 from kvfence.sim.oracle import PageRead
 from kvfence.sim.process import Action, Process, SendTo, Surroundings
 
 
 class Job(Struct):
-    """One prompt at work. Units: num_computed, num_sealed in pages."""
+    """One prompt at work.
 
-    serial: int
-    pages: tuple[int, ...]
+    Shapes: tags: one for each page, shared ones first. Units: num_computed, num_sealed in pages.
+    ``reads``: every page that a pass of it read, as it was then.
+    """
+
+    tags: tuple[PageTag, ...]
     num_tokens: int
-    num_computed: int = 0
-    num_sealed: int = 0
-    stamps: list[PageStamp] = []
+    num_computed: int
+    num_sealed: int
+    reads: list[PageRead] = []
 
 
 class ChunkPass(Struct):
@@ -47,16 +52,42 @@ class Prefill(Process[PrefillNode]):
         self.jobs: dict[AttemptId, Job] = {}
         self.passes: dict[PassId, ChunkPass] = {}
         self.batches: dict[tuple[AttemptId, BatchId], list[PageWrite]] = {}
+        self.index = PrefixIndex()
+        self.keys: dict[AttemptId, list[bytes]] = {}
         self._num_sessions = 0
         self.loop.rewrites = list(around.setup.rewrites)
 
+    def receive(self, envelope: Envelope) -> None:
+        """Look for pages that hold the prompt's beginning; say of a committed prompt's what is known already."""
+        message, node = envelope.message, self.loop.node
+        if isinstance(message, Dispatch):
+            self.keys.setdefault(message.attempt, self._keys(message))
+            self.loop.feed(Received(envelope, found=self.index.find(self.keys[message.attempt])))
+        elif isinstance(message, Commit) and (own := _own_lot(node, message.attempt)) is not None:
+            keys = self.keys[message.attempt][node.handoffs[message.attempt].num_shared :]
+            self.loop.feed(Received(envelope, num_known=self.index.num_known(keys, own.serial)))
+        else:
+            super().receive(envelope)
+
+    def _keys(self, message: Dispatch) -> list[bytes]:
+        request, page_size = self.around.asked[message.attempt], self.loop.node.capacity.page_size
+        full = range(message.num_tokens // page_size)
+        blocks = (f"{request.content(position, page_size)} {position}".encode() for position in full)
+        return self.index.keys("" if self.around.setup.faults.unsalted else message.salt, blocks)
+
+    def execute(self, command: Command) -> Iterable[Event] | None:
+        """Forget what is no longer there to be shared."""
+        if isinstance(command, Move) and command.move in (PageMove.RELEASE, PageMove.REVOKE):
+            self.index.forget(command.serial, len(command.pages))
+        return super().execute(command)
+
     def carry_out(self, command: Command) -> None:
-        """Start, post or stop."""
+        """Start, keep, post or stop."""
         match command:
-            case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
-                self.jobs[attempt] = Job(serial, pages, num_tokens)
-                for page in pages:
-                    self.memory[page].head = PageTag(self.incarnation, serial, page)
+            case StartPrefill():
+                self._start(command)
+            case Share(attempt=attempt, serial=serial, first=first, num_pages=num_pages):
+                self.index.add(serial, self.keys[attempt][first : first + num_pages])
             case Post():
                 self._post(command)
             case Stop(attempt=attempt):
@@ -75,6 +106,15 @@ class Prefill(Process[PrefillNode]):
         if self._ready():
             yield Action("prefill-begin", self.begin_pass)
 
+    def _start(self, command: StartPrefill) -> None:
+        own = [PageTag(self.incarnation, command.serial, page) for page in command.pages]
+        shared = [PageTag(self.incarnation, lot.serial, page) for lot in command.shared for page in lot.pages]
+        self.jobs[command.attempt] = Job((*shared, *own), command.num_tokens, len(shared), len(shared))
+        for tag in own:
+            self.memory[tag.page].head = tag
+        if self.around.setup.faults.shared_early and self.around.setup.prefix_reuse:
+            self.index.add(command.serial, self.keys[command.attempt][len(shared) :])
+
     # ---- passes
 
     def _is_running(self, attempt: AttemptId) -> bool:
@@ -86,7 +126,7 @@ class Prefill(Process[PrefillNode]):
         return [
             attempt
             for attempt, job in self.jobs.items()
-            if self._is_running(attempt) and not handoffs[attempt].passes and job.num_computed < len(job.pages)
+            if self._is_running(attempt) and not handoffs[attempt].passes and job.num_computed < len(job.tags)
         ]
 
     def begin_pass(self) -> None:
@@ -96,14 +136,13 @@ class Prefill(Process[PrefillNode]):
         chunks = {}
         for attempt in attempts:
             job = self.jobs[attempt]
-            end = min(len(job.pages), job.num_computed + self.around.setup.chunk_pages)
+            end = min(len(job.tags), job.num_computed + self.around.setup.chunk_pages)
             chunks[attempt] = (job, job.num_computed, end)
         self.passes[pass_id] = ChunkPass(chunks, {a: self._bad(job) for a, (job, _, _) in chunks.items()})
         self.loop.feed(PassBegan(pass_id, tuple(attempts)))
 
     def _bad(self, job: Job) -> tuple[int, ...]:
-        tags = ((page, PageTag(self.incarnation, job.serial, page)) for page in job.pages)
-        return tuple(page for page, tag in tags if self.memory[page].head != tag)
+        return tuple(tag.page for tag in job.tags if self.memory[tag.page].head != tag)
 
     def end_pass(self, pass_id: PassId) -> None:
         """Write the chunks, compare heads again and report."""
@@ -112,28 +151,29 @@ class Prefill(Process[PrefillNode]):
         bad = {}
         for attempt, (job, start, end) in chunk_pass.chunks.items():
             self._compute(attempt, job, start, end)
+            job.reads += self._reads(job, end)
             wrong = (*chunk_pass.bad[attempt], *self._bad(job))
             if wrong:
                 bad[attempt] = wrong
-            if job.num_computed == len(job.pages):
+            if job.num_computed == len(job.tags):
                 finished.append((attempt, EndReason.STOP))
-                self.around.first_reads[attempt] = self._reads(job)
+                self.around.first_reads[attempt] = tuple(job.reads)
         self.loop.feed(PassEnded(pass_id, tuple(bad.items()), tuple(finished)))
 
     def _compute(self, attempt: AttemptId, job: Job, start: int, end: int) -> None:
         """Write a chunk's pages, also those of a prompt that was given up while the pass ran."""
         page_size = self.loop.node.capacity.page_size
         for position in range(start, end):
-            page = job.pages[position]
-            self.note_stray(page, job.serial)
+            page = job.tags[position].page
+            self.note_stray(page, job.tags[position].serial)
             whole = (position + 1) * page_size <= job.num_tokens
             written = self.around.written(attempt, position, self.loop.node.layout)
             self.memory[page].fill(written, whole=whole)
         job.num_computed = end
 
-    def _reads(self, job: Job) -> tuple[PageRead, ...]:
-        cells = ((i, page, self.memory[page]) for i, page in enumerate(job.pages))
-        return tuple(PageRead(page, i, tuple(cell.body)) for i, page, cell in cells)
+    def _reads(self, job: Job, end: int) -> list[PageRead]:
+        cells = ((i, tag.page, self.memory[tag.page]) for i, tag in enumerate(job.tags[:end]))
+        return [PageRead(page, i, tuple(cell.body)) for i, page, cell in cells]
 
     def seal(self, attempt: AttemptId) -> None:
         """Zero the unused slots of the computed pages, stamp them and report."""
@@ -141,16 +181,16 @@ class Prefill(Process[PrefillNode]):
         page_size = self.loop.node.capacity.page_size
         zeroed = True
         for position in range(job.num_sealed, job.num_computed):
-            page = job.pages[position]
-            cell = self.memory[page]
+            tag = job.tags[position]
+            cell = self.memory[tag.page]
             if not self.around.setup.faults.unzeroed:
                 cell.slack = None
             zeroed = zeroed and cell.slack is None
             num_tokens = min(page_size, job.num_tokens - position * page_size)
-            cell.tail = PageStamp(PageTag(self.incarnation, job.serial, page), num_tokens, cell.digest())
-            job.stamps.append(cell.tail)
+            cell.tail = PageStamp(tag, num_tokens, cell.digest())
         job.num_sealed = job.num_computed
-        self.loop.feed(PagesSealed(attempt, job.num_sealed, zeroed, digest_of(job.stamps)))
+        stamps = [stamp for tag in job.tags[: job.num_sealed] if (stamp := self.memory[tag.page].tail) is not None]
+        self.loop.feed(PagesSealed(attempt, job.num_sealed, zeroed, digest_of(stamps)))
 
     # ---- batches
 
@@ -189,10 +229,20 @@ class Prefill(Process[PrefillNode]):
         self._num_sessions += 1
         self.loop.feed(SessionRebuilt(SessionId(f"{self.incarnation}/{self._num_sessions}")))
 
+    def spoil(self, page: int) -> None:
+        """A stray write covers a page up to its tail."""
+        cell = self.memory[page]
+        cell.head, cell.body = PageTag(FORMER_LIFE, 0, page), [CORRUPT] * HALVES
+
     @property
     def needs_rebuild(self) -> bool:
         """Are source pages waiting for the own engine's end?"""
         return bool(self.loop.node.pool.quarantined)
+
+
+def _own_lot(node: PrefillNode, attempt: AttemptId) -> Lot | None:
+    handoff = node.handoffs.get(attempt)
+    return handoff.lot if handoff is not None else None
 
 
 def frozen(cell: Cell) -> Cell:

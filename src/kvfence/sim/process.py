@@ -5,7 +5,7 @@ Not for: what a role does with commands (``prefill.py``, ``decode.py``, ``gatewa
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -16,10 +16,10 @@ from kvfence.driver.loop import NodeLoop, Rewrite, Stepper
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Send, StartTimer
 from kvfence.protocol.decode_state import DecodeNode
-from kvfence.protocol.events import DeadlinePassed, Event
+from kvfence.protocol.events import DeadlinePassed, Event, Received
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
-from kvfence.protocol.messages import Message
+from kvfence.protocol.messages import Envelope, Message
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.step import Node
 from kvfence.protocol.transitions import Fence
@@ -40,6 +40,7 @@ class Setup(Struct, frozen=True):
     ``seed``: None runs everything as soon as it can, in order; a number draws the order and the faults.
     ``rewrites``: mistakes of the prefill engine (``driver/mutants.py``).
     ``engine_pages``: what the prefill engine takes of one prompt where that is less than its pool, unknown to others.
+    ``prefix_reuse``: prompts that begin alike share pages within a tenant.
     ``checked``: check every property after every step.
     """
 
@@ -53,6 +54,7 @@ class Setup(Struct, frozen=True):
     concurrency: int = 4
     rewrites: tuple[Rewrite, ...] = ()
     engine_pages: int | None = None
+    prefix_reuse: bool = False
     checked: bool = True
 
 
@@ -78,7 +80,7 @@ class Surroundings:
         self.asked: dict[AttemptId, SimRequest] = {}
         self.first_reads: dict[AttemptId, tuple[PageRead, ...]] = {}
         self.calm = False
-        self.oracle = Oracle(LAYOUT)
+        self.oracle = Oracle(LAYOUT, setup.capacity.page_size)
         self.writes: list[PageWrite] = []
         self.stray_writes: list[str] = []
         self.stale_slots: list[str] = []
@@ -92,7 +94,9 @@ class Surroundings:
     def written(self, attempt: AttemptId, position: int, layout: str, *, generated: bool = False) -> Written:
         """Give the bytes an attempt's request leaves in a page."""
         request = self.asked[attempt]
-        return Written(request.id, request.tenant, position, "generated" if generated else "prompt", layout)
+        content = request.content(position, self.setup.capacity.page_size)
+        kind: Literal["prompt", "generated"] = "generated" if generated else "prompt"
+        return Written(request.id, request.tenant, position, kind, layout, content)
 
 
 SendTo = Callable[[Incarnation, Incarnation, Message], None]
@@ -122,6 +126,10 @@ class Process(Generic[N]):
             case _:
                 self.carry_out(command)
         return None
+
+    def receive(self, envelope: Envelope) -> None:
+        """Take a message."""
+        self.loop.feed(Received(envelope))
 
     def carry_out(self, command: Command) -> None:
         """Do what only this role does."""

@@ -10,7 +10,7 @@ from kvfence.protocol.events import Event
 from kvfence.protocol.guards import Decision
 from kvfence.protocol.step import Node
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class TraceHeader(Struct, frozen=True, tag_field="type", tag="header"):

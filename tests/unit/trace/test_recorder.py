@@ -71,7 +71,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, capsys: pyt
         (lambda raw: b"".join(raw.splitlines(keepends=True)[1:]), "not a trace header"),
         (lambda raw: raw.replace(b'"n":2', b'"n":9'), "step 9 follows step 1"),
         (lambda raw: raw.replace(b"PeerUp", b"PeerOp"), "no trace line"),
-        (lambda raw: raw.replace(b'"schema":1', b'"schema":99'), "schema 99"),
+        (lambda raw: raw.replace(b'"schema":2', b'"schema":99'), "schema 99"),
         (lambda raw: raw + raw.splitlines(keepends=True)[0], "second header"),
     ],
 )
