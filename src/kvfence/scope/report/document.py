@@ -1,0 +1,182 @@
+"""The report as one JSON document, which every other form is drawn from.
+
+Accounts and request ids stand in it as pseudonyms unless names were asked for (``pseudonyms.py``).
+"""
+
+from typing import Any
+
+from msgspec import Struct, ValidationError, json
+
+from kvfence.core.errors import EvidenceError
+from kvfence.scope.relation import Duplicates, Interval, Reading, Trouble
+from kvfence.scope.statistics import Conduct
+
+SCHEMA = "kvfence-scope/1"
+
+IDS_MAX = 1_000_000
+"""Request ids that a document holds. The CSV file has the others, and the document says how many were left out."""
+
+ACCOUNTS_MAX = 500_000
+
+
+class Tally(Struct, frozen=True, omit_defaults=True):
+    """Requests by class. requests, long: of all classes, and those of the long-context baseline."""
+
+    requests: int = 0
+    long: int = 0
+    affected: int = 0
+    likely: int = 0
+    possible_victims: int = 0
+    excluded: int = 0
+    unknown: int = 0
+
+
+class Line(Struct, frozen=True, omit_defaults=True):
+    """One line of a table: a day, a replica. name: None where the logs say none."""
+
+    name: str | None
+    tally: Tally
+    longest: int | None = None
+
+
+class ModelLine(Struct, frozen=True):
+    """One model. verdict: EXPOSED, UNREACHABLE or UNKNOWN; why: the arithmetic, one sentence a deployment."""
+
+    name: str | None
+    verdict: str
+    why: tuple[str, ...]
+    tally: Tally
+    longest: int | None
+
+
+class Ids(Struct, frozen=True, omit_defaults=True):
+    """Request ids of one account by class, in the order of time; left_out: those beyond ``IDS_MAX``."""
+
+    affected: tuple[str, ...] = ()
+    likely: tuple[str, ...] = ()
+    possible_victims: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+class AccountLine(Struct, frozen=True, omit_defaults=True):
+    """One account. longest: tokens of its longest prompt; first, last: when it asked (UTC)."""
+
+    name: str | None
+    tally: Tally
+    longest: int | None = None
+    first: str | None = None
+    last: str | None = None
+    ids: Ids = Ids()
+
+
+class Reason(Struct, frozen=True):
+    """How many requests got a class for one reason, and the reason in words."""
+
+    code: str
+    klass: str
+    requests: int
+    text: str
+
+
+class Bar(Struct, frozen=True):
+    """Prompts of ``low`` to below ``high`` tokens to exposed models; affected: of these."""
+
+    low: int
+    high: int
+    requests: int
+    affected: int
+
+
+class Timing(Struct, frozen=True):
+    """Whether prompts above the limit come when long prompts come; counts: (above, baseline) by place."""
+
+    name: str
+    places: tuple[str, ...]
+    above: tuple[int, ...]
+    baseline: tuple[int, ...]
+    p: float | None
+
+
+class Behaviour(Struct, frozen=True):
+    """What timing and volume look like. verdict: ordinary, probing, differs or unknown; words: for a reader."""
+
+    verdict: str
+    words: tuple[str, ...]
+    timings: tuple[Timing, ...]
+    tested: tuple[Conduct, ...]
+    accounts_above: int
+    above: int
+
+
+class Period(Struct, frozen=True):
+    """From when to when (UTC). given: False where it is simply what the logs cover."""
+
+    start: str | None
+    end: str | None
+    given: bool
+
+
+class Names(Struct, frozen=True):
+    """How accounts and ids are written. key: a fingerprint that tells whether a key is the one."""
+
+    pseudonyms: bool
+    key: str = ""
+
+
+class Document(Struct, frozen=True):
+    """One report. accounts_left_out: without a finding and beyond ``ACCOUNTS_MAX``."""
+
+    schema: str
+    kvfence: str
+    as_of: str | None
+    affected: int
+    likely: int
+    possible_victims: int
+    excluded: int
+    unknown: int
+    clear: int
+    requests: int
+    period: Period
+    pool: int | None
+    context: int | None
+    long_tokens: int
+    names: Names
+    reasons: tuple[Reason, ...]
+    models: tuple[ModelLine, ...]
+    days: tuple[Line, ...]
+    replicas: tuple[Line, ...]
+    accounts: tuple[AccountLine, ...]
+    accounts_left_out: int
+    lengths: tuple[Bar, ...]
+    behaviour: Behaviour
+    history: tuple[Interval, ...]
+    history_given: bool
+    readings: tuple[Reading, ...]
+    duplicates: Duplicates
+    troubles: tuple[Trouble, ...]
+    assumptions: tuple[str, ...]
+
+
+def to_json(document: Document) -> str:
+    """Give the document as indented JSON."""
+    return json.format(json.encode(document), indent=2).decode() + "\n"
+
+
+def from_json(text: bytes, name: str) -> Document:
+    """Read a document that ``to_json`` gave.
+
+    Raises:
+        EvidenceError: it is not JSON, not such a document, or of another schema.
+    """
+    try:
+        head: Any = json.decode(text)
+        schema = head.get("schema") if isinstance(head, dict) else None
+        if schema != SCHEMA:
+            raise EvidenceError(f"{name} is not a report of this kvfence: its schema must be {SCHEMA}")
+        return json.decode(text, type=Document)
+    except ValidationError as error:
+        raise EvidenceError(f"{name} is damaged: {error}") from None
+    except (ValueError, UnicodeDecodeError):
+        raise EvidenceError(f"{name} is not JSON: give the file that scope report wrote") from None

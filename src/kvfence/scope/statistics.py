@@ -1,0 +1,203 @@
+"""Does it look like ordinary long-context traffic, or like somebody trying the door? Tests with p-values.
+
+Accounts differ from each other, and people work in bouts; tests that suppose independent requests would call every busy
+customer a prober. So each account is compared with how much the *other* accounts vary among themselves:
+
+- *repeat sender*: how many of its long prompts are above the limit, against the others' shares (beta-binomial);
+- *same length*: how often a long prompt is as long as the one before, against the others' shares (beta-binomial);
+- *burst*: its largest bout of prompts above the limit, against the others' bouts (negative binomial);
+- *ladder*: a rising run of lengths, by the n!/r! ways in which chance orders it, and even steps (chi-squared against
+  steps that vary by a quarter). Both must hold, so the larger p counts.
+
+Only accounts with ``MANY`` prompts above the limit are tested. The false discovery rate is held over all accounts and
+tests together (Benjamini and Hochberg). A small p says "unlike the others", not why.
+Not for: reading logs, words in a report (``report/conduct.py``).
+"""
+
+from collections.abc import Sequence
+from math import factorial, fsum
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from scipy import stats
+from scipy.special import logsumexp
+
+MANY = 5
+"""Prompts above the limit from which on an account's conduct is tested."""
+
+OTHERS_MIN = 8
+"""Other accounts (or bouts) from which on their spread is known well enough to compare with."""
+
+RATE = 0.01
+"""Of the accounts named, the share that may be named wrongly."""
+
+BOUT_GAP_MS = 300_000
+"""Prompts of one account less than five minutes apart are one bout."""
+
+RUN_MIN = 6
+STEP_VARIATION = 0.25
+RESAMPLES = 9_999
+
+
+class Asked(Struct, frozen=True):
+    """One account's long prompts while the model was exposed, in the order of time.
+
+    Shapes:
+        times_ms, lengths, over: [prompts]; over: above the limit that held then.
+    """
+
+    account: str
+    times_ms: tuple[int, ...]
+    lengths: tuple[int, ...]
+    over: tuple[bool, ...]
+
+    @property
+    def num_over(self) -> int:
+        """Count the prompts above the limit."""
+        return sum(self.over)
+
+
+class Test(Struct, frozen=True):
+    """One test. p: None where there was too little to compare with; adjusted: for all tests together."""
+
+    name: str
+    p: float | None
+    adjusted: float | None
+    observed: str
+
+    @property
+    def found(self) -> bool:
+        """Tell whether the test finds conduct unlike the others'."""
+        return self.adjusted is not None and self.adjusted <= RATE
+
+
+class Conduct(Struct, frozen=True):
+    """One tested account."""
+
+    account: str
+    over: int
+    tests: tuple[Test, ...]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Give the names of the tests that found something."""
+        return tuple(test.name for test in self.tests if test.found)
+
+
+def conduct_of(asked: Sequence[Asked]) -> tuple[Conduct, ...]:
+    """Test every account that asked often enough; the one with most prompts above the limit first."""
+    asked = sorted(asked, key=lambda each: each.account)
+    tested = sorted((each for each in asked if each.num_over >= MANY), key=lambda each: (-each.num_over, each.account))
+    raw = [[_share(each, asked), _same(each, asked), _burst(each, asked), _ladder(each)] for each in tested]
+    known = [test.p for tests in raw for test in tests if test.p is not None]
+    corrected = iter(stats.false_discovery_control(known, method="bh") if known else ())
+    found = []
+    for each, tests in zip(tested, raw, strict=True):
+        adjusted = (
+            Test(t.name, _short(t.p), _short(None if t.p is None else next(corrected)), t.observed) for t in tests
+        )
+        found.append(Conduct(each.account, each.num_over, tuple(adjusted)))
+    return tuple(found)
+
+
+def _short(p: float | None) -> float | None:
+    """Round a p-value to three digits, so that a report is the same on every machine."""
+    return None if p is None else float(f"{min(max(float(p), 0.0), 1.0):.3g}")
+
+
+def _share(one: Asked, asked: Sequence[Asked]) -> Test:
+    others = [(each.num_over, len(each.over)) for each in asked if each.account != one.account]
+    p = _beyond(one.num_over, len(one.over), others)
+    return Test("repeat sender", p, None, f"{one.num_over} of {len(one.over)} long prompts above the limit")
+
+
+def _same(one: Asked, asked: Sequence[Asked]) -> Test:
+    others = [_repeats(each) for each in asked if each.account != one.account]
+    same, pairs = _repeats(one)
+    return Test("same length", _beyond(same, pairs, others), None, f"{same} of {pairs} as long as the one before")
+
+
+def _repeats(one: Asked) -> tuple[int, int]:
+    pairs = list(zip(one.lengths, one.lengths[1:], strict=False))
+    return sum(before == after for before, after in pairs), len(pairs)
+
+
+def _beyond(hits: int, tries: int, others: Sequence[tuple[int, int]]) -> float | None:
+    """Give the chance of so many hits or more, were the account one of the others: beta-binomial, fitted by moments."""
+    usable = [(k, n) for k, n in others if n > 0]
+    if tries == 0 or len(usable) < OTHERS_MIN:
+        return None
+    k, n = (np.array(column, np.float64) for column in zip(*usable, strict=True))
+    mean = (k.sum() + 0.5) / (n.sum() + 1.0)
+    within = fsum((n * (k / n - mean) ** 2).tolist()) / (mean * (1 - mean))
+    pairs = float(n.sum() - (n**2).sum() / n.sum())
+    alike = min(max((within - (len(n) - 1)) / max(pairs - (len(n) - 1), 1.0), 1e-4), 0.95)
+    weight = (1 - alike) / alike
+    tail = stats.betabinom.logpmf(np.arange(hits, tries + 1), tries, mean * weight, (1 - mean) * weight)
+    return min(float(np.exp(logsumexp(tail))), 1.0)
+
+
+def _burst(one: Asked, asked: Sequence[Asked]) -> Test:
+    own = _bouts(one)
+    others = np.array([size for each in asked if each.account != one.account for size in _bouts(each)], np.float64) - 1
+    largest = max(own)
+    text = f"{largest} above the limit in one bout, of {len(own)} bouts in all"
+    if len(others) < OTHERS_MIN:
+        return Test("burst", None, None, text)
+    mean = (others.sum() + 0.5) / (len(others) + 1.0)
+    spread = max(float(np.mean((others - mean) ** 2)), mean * 1.0001)
+    single = float(stats.nbinom.sf(largest - 2, mean**2 / (spread - mean), mean / spread))
+    return Test("burst", float(-np.expm1(len(own) * np.log1p(-min(single, 1 - 1e-12)))), None, text)
+
+
+def _bouts(one: Asked) -> list[int]:
+    """Give the sizes of an account's bouts of prompts above the limit."""
+    times = [time for time, over in zip(one.times_ms, one.over, strict=True) if over]
+    sizes: list[int] = []
+    for index, time in enumerate(times):
+        if index and time - times[index - 1] <= BOUT_GAP_MS:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+    return sizes
+
+
+def _ladder(one: Asked) -> Test:
+    """Take the longest rising run: neither chance nor a growing conversation rises so far in so even steps."""
+    start, length = _longest_rise(one.lengths)
+    run = one.lengths[start : start + length]
+    text = f"{length} lengths rising one after the other"
+    if length < RUN_MIN:
+        return Test("ladder", 1.0, None, text)
+    order = min((len(one.lengths) - length + 1) / factorial(min(length, 150)), 1.0)
+    steps = np.diff(np.array(run, np.float64))
+    variation = float(np.std(steps, ddof=1) / np.mean(steps))
+    even = float(stats.chi2.cdf((len(steps) - 1) * (variation / STEP_VARIATION) ** 2, len(steps) - 1))
+    crosses = any(one.over[start : start + length])
+    text += f", steps of about {np.mean(steps):,.0f} tokens that vary by {variation:.0%}"
+    return Test("ladder", max(order, even) if crosses else 1.0, None, text)
+
+
+def _longest_rise(lengths: Sequence[int]) -> tuple[int, int]:
+    """Give where the longest strictly rising run begins, and its length."""
+    best, start = (0, 1), 0
+    for index in range(1, len(lengths) + 1):
+        if index == len(lengths) or lengths[index] <= lengths[index - 1]:
+            best = max(best, (start, index - start), key=lambda run: run[1])
+            start = index
+    return best if lengths else (0, 0)
+
+
+def same_times(over: Sequence[int], baseline: Sequence[int], seed: int = 1) -> float | None:
+    """Test whether two rows of counts (by hour, by day) share one pattern: chi-squared, p by permutation.
+
+    Returns:
+        None where either has no count, or all stand in one place.
+    """
+    table = np.array([over, baseline], np.int64)
+    table = table[:, table.sum(axis=0) > 0]
+    if min(table.sum(axis=1), default=0) == 0 or table.shape[1] < 2:
+        return None
+    method: Any = stats.MonteCarloMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
+    return _short(stats.chi2_contingency(table, correction=False, method=method).pvalue)
