@@ -27,7 +27,8 @@ from kvfence.models.checkpoint import read_facts
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import TokensOut
-from kvfence.runtime.supervisor import Plan, Supervisor
+from kvfence.runtime.life import Plan
+from kvfence.runtime.supervisor import Supervisor
 
 LEVELS = (1, 4, 16)
 PROMPT_TOKENS = 16

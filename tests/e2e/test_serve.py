@@ -122,21 +122,37 @@ def test_a_killed_prefill_worker_costs_503_until_it_is_back(server: Server) -> N
         time.sleep(0.2)
     assert set(refusals) == {(503, True)}
     assert after == before
-    while not re.search(r'state="quarantined"} 0\.0', httpx.get(f"{server.url}/metrics").text):
+    while not re.search(r'state="quarantined",worker="decode-0"} 0\.0', httpx.get(f"{server.url}/metrics").text):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
+def refused_while_draining(server: Server) -> None:
+    """No request is admitted any more: 503 that says when to ask again, and not ready."""
+    deadline = time.monotonic() + READY_S
+    while (ready := httpx.get(f"{server.url}/ready")).status_code == 200:
+        assert time.monotonic() < deadline
+    assert ready.json()["probe"]["result"] == "draining"
+    with pytest.raises(openai.InternalServerError) as caught:
+        server.complete("too late")
+    assert (caught.value.status_code, caught.value.code) == (503, "shutdown")
+    assert int(caught.value.response.headers["retry-after"]) > 0
+
+
 @pytest.mark.timeout(180)
 def test_prompts_stand_in_no_log_trace_or_metric_and_a_signal_ends_all(server: Server) -> None:
-    """Markers planted in accepted and refused prompts are found nowhere; SIGTERM ends server and workers with 0."""
+    """Markers planted in accepted and refused prompts are found nowhere; SIGTERM drains, then ends all with 0."""
     server.complete(f"{MARKER} says hello")
     with pytest.raises(openai.BadRequestError) as caught:
         server.complete(MARKER * 500)
     assert MARKER not in str(caught.value)
     metrics = httpx.get(f"{server.url}/metrics").text
     workers = [server.worker("prefill"), server.worker("decode")]
+    stream = iter(server.client.completions.create(model="toy", prompt="drain", max_tokens=450, stream=True))
+    next(stream)
     server.process.send_signal(signal.SIGTERM)
+    refused_while_draining(server)
+    assert list(stream)[-1].choices[0].finish_reason in ("length", "stop")
     assert server.process.wait(20) == 0
     assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
     written = [server.log.read_text(), metrics, *(path.read_text() for path in (server.folder / "trace").iterdir())]

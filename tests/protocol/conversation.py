@@ -9,7 +9,7 @@ from typing import Any
 
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation, PassId, RequestId, SessionId
 from kvfence.protocol.admission import Capacity
-from kvfence.protocol.commands import Move, Send
+from kvfence.protocol.commands import Move, Resubmit, Send
 from kvfence.protocol.decode_state import DecodeNode, start_decode
 from kvfence.protocol.events import (
     BatchEnded,
@@ -125,6 +125,8 @@ class Conversation:
             if isinstance(command, Send):
                 sender = self.nodes[name].lives.incarnation
                 self.post.append((name, Envelope(sender, command.to, command.message)))
+            elif isinstance(command, Resubmit):
+                self.feed("G", self.placed(command))
 
     def deliver(self, number: int = 0, *, keep: bool = False) -> None:
         """Hand over one posted message, the oldest first."""
@@ -150,6 +152,12 @@ class Conversation:
         self.deliver(next(i for i, (_, e) in enumerate(self.post) if isinstance(e.message, kind)))
 
     # ---- what drivers report
+
+    def placed(self, command: Resubmit) -> Submit:
+        """What goes on is placed on the newest prefill worker that lives."""
+        prefill = OTHER if OTHER in self.gateway.lives.peers else P
+        numbers = (command.num_tokens, command.max_tokens)
+        return Submit(command.request, *numbers, prefill, D, command.remaining_ns, command.salt, command.timer)
 
     def submit(self, request: str, num_tokens: int, max_tokens: int) -> None:
         """A client asks."""

@@ -283,11 +283,10 @@ def streaming() -> Conversation:
     return talk
 
 
-def test_a_resubmitted_request_goes_to_a_prefill_that_lives() -> None:
-    """A stream whose prefill was replaced while it ran is preempted and goes on at the successor."""
+def test_a_resubmitted_request_is_placed_anew() -> None:
+    """A stream whose prefill was replaced while it ran is preempted and goes on where its driver places it."""
     talk = streaming()
-    talk.feed("G", PeerUp(P, writes=False, role="prefill"))
-    talk.feed("G", PeerUp(OTHER, writes=False, role="prefill"))
+    talk.feed("G", PeerUp(OTHER, writes=False))
     talk.feed("G", PeerGone(P, reaped=True))
     sent = hear(talk, "G", D, Ended(attempt(1), EndReason.PREEMPTED, 1))
     offers = [message for message in sent if isinstance(message, Offer)]

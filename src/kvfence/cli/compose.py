@@ -5,6 +5,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,8 @@ from kvfence.models.tokenizer import load_tokenizer
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
 from kvfence.runtime.capacity import check_capacity, plan_pools
-from kvfence.runtime.supervisor import Plan, Supervisor
+from kvfence.runtime.life import Plan
+from kvfence.runtime.supervisor import Supervisor
 
 
 class ServedModel(Struct, frozen=True):
@@ -52,27 +54,35 @@ class WorkerNumbers:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
-    def pool_pages(self) -> Mapping[tuple[str, str], int]:
-        """(role, page state) -> pages now."""
-        beats = self._supervisor.beats()
-        return {(role, state): count for role, beat in beats.items() for state, count in beat.states.items()}
+    def pool_pages(self) -> Mapping[tuple[str, str, str], int]:
+        """(role, worker, page state) -> pages now."""
+        return {
+            (slot.role, slot.name, state): count
+            for slot, beat in self._supervisor.beats().items()
+            for state, count in beat.states.items()
+        }
 
     def handoffs(self) -> Mapping[str, int]:
-        """Outcome -> hand-offs since decode started."""
-        decode = self._supervisor.beats().get("decode")
-        return {} if decode is None else decode.outcomes
+        """Outcome -> hand-offs since the start, of all decode workers."""
+        counts: Counter[str] = Counter()
+        for beat in self._supervisor.totals().values():
+            counts.update(beat.outcomes)
+        return counts
 
     def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
-        """(guard, place, answer) -> times asked since each process started."""
-        counts = dict(self._supervisor.dispatcher.decisions)
-        for beat in self._supervisor.beats().values():
+        """(guard, place, answer) -> times asked since the start, by all processes of a place."""
+        counts = Counter(self._supervisor.dispatcher.decisions)
+        for beat in self._supervisor.totals().values():
             counts.update({(guard, place, answer): count for guard, place, answer, count in beat.decisions})
         return counts
 
-    def worker_events(self) -> Mapping[tuple[str, str], int]:
-        """(role, event) -> times since each process started."""
-        beats = self._supervisor.beats()
-        return {(role, event): count for role, beat in beats.items() for event, count in beat.counters.items()}
+    def worker_events(self) -> Mapping[tuple[str, str, str], int]:
+        """(role, worker, event) -> times since the start."""
+        return {
+            (slot.role, slot.name, event): count
+            for slot, beat in self._supervisor.totals().items()
+            for event, count in beat.counters.items()
+        }
 
 
 def find_model(settings: Settings, progress: Progress) -> ServedModel:

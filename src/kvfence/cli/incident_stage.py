@@ -36,7 +36,8 @@ from kvfence.models.tokenizer import Tokenizer
 from kvfence.models.transformer import ExecutorSpec, TransformerExecutor, load_executor
 from kvfence.protocol.guards import Rules
 from kvfence.runtime.generation import Generations
-from kvfence.runtime.supervisor import WORKER_MODULES, Plan, Supervisor
+from kvfence.runtime.life import WORKER_MODULES, Plan
+from kvfence.runtime.supervisor import Supervisor
 
 PREFILL_MODULE = "kvfence.incident.prefill_worker"
 TRIES = 3
@@ -98,7 +99,7 @@ class Stage:
     async def _pair(self, scenario: Scenario, folder: Path, log: FilteringBoundLogger) -> AsyncIterator[Served]:
         supervisor, fraction = await self._start(scenario, folder, log)
         try:
-            loaded = supervisor.live["prefill"].loaded
+            loaded = supervisor.of("prefill")[0].loaded
             self._record_bytes = loaded.record_bytes if loaded is not None else 0
             capacity = supervisor.dispatcher.capacity
             async with self._http(supervisor.dispatcher, folder, log) as door:
@@ -139,7 +140,9 @@ class Stage:
         settings = Settings(
             model=ModelSettings(dtype=self._dtype, context=str(workload.CONTEXT_TOKENS)),  # type: ignore[arg-type]
             pool=pool,
-            workers=WorkerSettings(trace=str(folder), ready_timeout_s=DEADLINE_S, heartbeat_timeout_s=QUIET_S),
+            workers=WorkerSettings(
+                trace=str(folder), ready_timeout_s=DEADLINE_S, silent_timeout_s=QUIET_S, heartbeat_timeout_s=QUIET_S
+            ),
         )
         pages = workload.SMALL_PAGES if scenario.pool == "small" else workload.LARGE_PAGES
         return Plan(

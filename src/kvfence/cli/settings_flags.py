@@ -22,6 +22,8 @@ _SPELLINGS = {
     "pool.tokens": "--pool-tokens",
     "pool.prefill_tokens": "--prefill-pool-tokens",
     "pool.decode_tokens": "--decode-pool-tokens",
+    "workers.prefill": "--prefill-workers",
+    "workers.decode": "--decode-workers",
 }
 _WITHOUT_FLAG = frozenset({"limits"})
 """Sections that are set by file or environment alone."""

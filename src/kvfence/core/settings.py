@@ -28,14 +28,14 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many tokens of KV each role holds."""
+    """How many tokens of KV each worker of a role holds."""
 
     page_size: Annotated[int, Meta(description="tokens in a page", ge=1, le=1024)] = 16
-    tokens: Annotated[int, Meta(description="pool of both roles in tokens; 0: one context plus a page", ge=0)] = 0
-    prefill_tokens: Annotated[int, Meta(description="prefill's pool; 0: as pool.tokens", ge=0)] = 0
-    decode_tokens: Annotated[int, Meta(description="decode's pool; 0: as pool.tokens", ge=0)] = 0
+    tokens: Annotated[int, Meta(description="pool of each worker in tokens; 0: one context plus a page", ge=0)] = 0
+    prefill_tokens: Annotated[int, Meta(description="each prefill worker's pool; 0: as pool.tokens", ge=0)] = 0
+    decode_tokens: Annotated[int, Meta(description="each decode worker's pool; 0: as pool.tokens", ge=0)] = 0
     memory_fraction: Annotated[
-        float, Meta(description="share of the memory left after the weights; 0: off", ge=0, le=0.95)
+        float, Meta(description="share of the memory left after the weights, for all workers; 0: off", ge=0, le=0.95)
     ] = 0.0
     zero_on_release: Annotated[bool, Meta(description="zero a page when it becomes free; a second line only")] = False
 
@@ -53,13 +53,21 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The processes."""
 
+    prefill: Annotated[int, Meta(description="prefill workers", ge=1, le=16)] = 1
+    decode: Annotated[int, Meta(description="decode workers", ge=1, le=16)] = 1
     trace: Annotated[str, Meta(description="folder for the protocol trace (NDJSON); empty: none")] = ""
     ready_timeout_s: Annotated[float, Meta(description="seconds for a worker to load and answer", gt=0, le=86400)] = (
         120.0
     )
+    silent_timeout_s: Annotated[
+        float, Meta(description="seconds of silence after which a worker gets no requests", ge=1, le=86400)
+    ] = 3.0
     heartbeat_timeout_s: Annotated[
         float, Meta(description="seconds of silence after which a worker is killed and replaced", ge=2, le=86400)
     ] = 10.0
+    drain_timeout_s: Annotated[
+        float, Meta(description="seconds that open requests may take after SIGTERM or Ctrl-C", ge=0, le=86400)
+    ] = 30.0
 
 
 class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):

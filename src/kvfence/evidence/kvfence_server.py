@@ -22,15 +22,15 @@ def workers_of(answer: Mapping[str, object]) -> Iterator[tuple[Place, list[Found
     for worker in workers if isinstance(workers, list) else []:
         role, pool = str(worker.get("role")), worker.get("pool_tokens")
         if role in _ROLES and isinstance(pool, int) and pool > 0:
-            yield _place(role), [Found("role", role), Found("pool_tokens", pool, 8)]
+            yield _place(str(worker.get("worker") or role)), [Found("role", role), Found("pool_tokens", pool, 8)]
 
 
-def _place(role: str) -> Place:
-    return Place(f"{role} worker")
+def _place(worker: str) -> Place:
+    return Place(f"{worker} worker")
 
 
 def _read_pages(match: re.Match[str], line: Line) -> Iterable[Found]:
-    line.place = _place(match["role"])
+    line.place = _place(match["worker"] or match["role"])
     yield Found("role", match["role"])
     yield Found("pool_pages", int(float(match["pages"])))
 
@@ -39,7 +39,8 @@ FORMS: tuple[Form, ...] = (
     reading(
         ENGINE,
         "kvfence_pool_pages",
-        r"\bkvfence_pool_pages\{role=\"(?P<role>prefill|decode)\",state=\"\w{1,40}\"\} "
+        r"\bkvfence_pool_pages\{role=\"(?P<role>prefill|decode)\",state=\"\w{1,40}\""
+        r"(?:,worker=\"(?P<worker>\w{1,20}-\d{1,3})\")?\} "
         r"(?P<pages>\d{1,12}(?:\.0)?)(?=\s|$)",
         _read_pages,
     ),

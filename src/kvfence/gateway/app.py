@@ -201,10 +201,13 @@ class Gateway:
         return Response(self.counts.render(), headers={"content-type": metrics.CONTENT_TYPE})
 
     def _ready_state(self) -> ProbeState:
+        if self._deps.generations.draining:
+            return ProbeState(ready=False, result="draining", age_s=None)
         if self._deps.probe_every_s:
             return self._probe.state()
         workers = self._deps.generations.workers()
-        return ProbeState(bool(workers) and all(each.state == "ready" for each in workers), "off", None)
+        ready = {each.role for each in workers if each.state == "ready"}
+        return ProbeState(bool(ready) and ready == {each.role for each in workers}, "off", None)
 
     def _workers(self) -> list[dict[str, object]]:
         return [{**to_builtins(each), "incarnation": each.incarnation[:8]} for each in self._deps.generations.workers()]

@@ -141,9 +141,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Events and lost spans",
-            "Passes are work; model errors, refused and dropped frames, lost traces and spans are not.",
+            "Passes and comparisons are work; model errors, refused and dropped frames, lost traces and spans are not.",
             (
-                Query(_rate("kvfence_worker_events_total", "role, event", ',event!="passes"'), "{{role}} {{event}}"),
+                Query(
+                    _rate("kvfence_worker_events_total", "role, event", ',event!~"passes|pages_compared"'),
+                    "{{role}} {{event}}",
+                ),
                 Query(_rate("kvfence_spans_total", "outcome", ',outcome="lost"'), "spans {{outcome}}"),
             ),
         ),

@@ -23,8 +23,8 @@ _INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 class GaugeSource(Protocol):
     """The workers' numbers, read at each scrape. Implemented by the runtime and by fakes in tests."""
 
-    def pool_pages(self) -> Mapping[tuple[str, str], int]:
-        """(role, page state) -> pages now."""
+    def pool_pages(self) -> Mapping[tuple[str, str, str], int]:
+        """(role, worker, page state) -> pages now."""
         ...
 
     def handoffs(self) -> Mapping[str, int]:
@@ -35,8 +35,8 @@ class GaugeSource(Protocol):
         """(guard, place, answer) -> times asked since the start; the answer as the recorder words it."""
         ...
 
-    def worker_events(self) -> Mapping[tuple[str, str], int]:
-        """(role, event) -> times since the start: passes, model errors, frames refused or dropped."""
+    def worker_events(self) -> Mapping[tuple[str, str, str], int]:
+        """(role, worker, event) -> times since the start: passes, model errors, frames refused or dropped."""
         ...
 
 
@@ -147,19 +147,20 @@ class _WorkerCollector(Collector):
             yield from _collect_gauges(self._gauges)
 
     def _workers(self) -> Iterator[Metric]:
-        ready = GaugeMetricFamily("kvfence_worker_ready", "1 where the worker is ready", labels=("role",))
-        restarts = CounterMetricFamily("kvfence_worker_restarts", "Restarts of a worker", labels=("role",))
+        labels = ("role", "worker")
+        ready = GaugeMetricFamily("kvfence_worker_ready", "1 where the worker is ready", labels=labels)
+        restarts = CounterMetricFamily("kvfence_worker_restarts", "Restarts of a worker", labels=labels)
         for worker in self._generations.workers():
-            ready.add_metric([worker.role], float(worker.state == "ready"))
-            restarts.add_metric([worker.role], worker.num_restarts)
+            ready.add_metric([worker.role, worker.worker], float(worker.state == "ready"))
+            restarts.add_metric([worker.role, worker.worker], worker.num_restarts)
         yield ready
         yield restarts
 
 
 def _collect_gauges(gauges: GaugeSource) -> Iterator[Metric]:
-    pages = GaugeMetricFamily("kvfence_pool_pages", "KV pages by role and state", labels=("role", "state"))
-    for (role, state), count in sorted(gauges.pool_pages().items()):
-        pages.add_metric([role, state], count)
+    pages = GaugeMetricFamily("kvfence_pool_pages", "KV pages by worker and state", labels=("role", "worker", "state"))
+    for labels, count in sorted(gauges.pool_pages().items()):
+        pages.add_metric(list(labels), count)
     yield pages
     handoffs = CounterMetricFamily("kvfence_handoffs", "Hand-offs by outcome", labels=("outcome",))
     for outcome, count in sorted(gauges.handoffs().items()):
@@ -172,8 +173,8 @@ def _collect_gauges(gauges: GaugeSource) -> Iterator[Metric]:
         decisions.add_metric(list(labels), count)
     yield decisions
     events = CounterMetricFamily(
-        "kvfence_worker_events", "Passes, model errors, frames refused or dropped", labels=("role", "event")
+        "kvfence_worker_events", "Passes, model errors, frames refused or dropped", labels=("role", "worker", "event")
     )
-    for (role, event), count in sorted(gauges.worker_events().items()):
-        events.add_metric([role, event], count)
+    for labels, count in sorted(gauges.worker_events().items()):
+        events.add_metric(list(labels), count)
     yield events

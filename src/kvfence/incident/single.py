@@ -45,9 +45,15 @@ class SingleNode:
         self._changed = asyncio.Condition()
         self._thread = ThreadPoolExecutor(1, "single")
 
+    @property
+    def draining(self) -> bool:
+        """It ends at once, or not at all."""
+        return False
+
     def workers(self) -> tuple[WorkerState, ...]:
         """The one worker."""
-        return (WorkerState("single", "", "ready", self.capacity.decode_pages * self.capacity.page_size, 0),)
+        num_tokens = self.capacity.decode_pages * self.capacity.page_size
+        return (WorkerState("single", "", "ready", num_tokens, 0, worker="single-0"),)
 
     async def generate(self, request: Request) -> AsyncGenerator[TokensOut | EndOut, None]:
         """Run one request to its end."""

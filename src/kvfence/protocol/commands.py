@@ -131,12 +131,19 @@ class Deliver(Struct, frozen=True, tag=True):
     num_tokens: int
 
 
-class Resubmitted(Struct, frozen=True, tag=True):
-    """The request goes on as a new attempt with prompt plus generated tokens."""
+class Resubmit(Struct, frozen=True, tag=True):
+    """The request goes on as a new attempt, prompt plus generated tokens: place it anew and feed its ``Submit``.
+
+    ``timer``: the attempt whose deadline holds on.
+    """
 
     request: RequestId
     old: AttemptId
-    new: AttemptId
+    num_tokens: int
+    max_tokens: int
+    remaining_ns: int
+    timer: AttemptId
+    salt: str = ""
 
 
 class Finish(Struct, frozen=True, tag=True):
@@ -160,6 +167,6 @@ Command = (
     | Emit
     | Stop
     | Deliver
-    | Resubmitted
+    | Resubmit
     | Finish
 )

@@ -55,7 +55,7 @@ def start_decode(rules: Rules, node: DecodeNode) -> DecodeNode:
     """Give the node its first pool: every page quarantined until writers of a former life are fenced."""
     if node.fence is Fence.NONE:
         raise LocalProtocolError("this transport never proves that a revoked page is quiet; it is refused at start")
-    num_pages = node.capacity.decode_pages
+    num_pages = node.pool.num_pages
     if not rules.enforces("fence-on-start", "decode"):
         return replace(node, pool=new_pool(num_pages))
     writers = node.lives.writers | {FORMER_LIFE}

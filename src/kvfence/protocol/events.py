@@ -26,11 +26,10 @@ class Received(Struct, frozen=True, tag=True):
 
 
 class PeerUp(Struct, frozen=True, tag=True):
-    """The supervisor introduced a peer. ``writes``: it can write into this node's pool. ``role``: prefill, decode."""
+    """The supervisor introduced a peer. ``writes``: it can write into this node's pool."""
 
     peer: Incarnation
     writes: bool
-    role: str = ""
 
 
 class PeerGone(Struct, frozen=True, tag=True):
@@ -128,7 +127,10 @@ class Verified(Struct, frozen=True, tag=True):
 
 
 class Submit(Struct, frozen=True, tag=True):
-    """The gateway accepted a request and placed it. ``salt``: whose pages it may share; empty: nobody's."""
+    """The gateway accepted a request and placed it.
+
+    ``salt``: whose pages it may share; empty: nobody's. ``timer``: the attempt that this one continues, if any.
+    """
 
     request: RequestId
     num_tokens: int
@@ -137,6 +139,7 @@ class Submit(Struct, frozen=True, tag=True):
     decode: Incarnation
     remaining_ns: int
     salt: str = ""
+    timer: AttemptId | None = None
 
 
 class TokensArrived(Struct, frozen=True, tag=True):

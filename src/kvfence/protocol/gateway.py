@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvfence.core.errors import LocalProtocolError
 from kvfence.core.ids import AttemptId, Incarnation, RequestId
 from kvfence.protocol.admission import Capacity, fits
-from kvfence.protocol.commands import Deliver, Finish, Resubmitted, Send, StartTimer
+from kvfence.protocol.commands import Deliver, Finish, Resubmit, Send, StartTimer
 from kvfence.protocol.events import Submit, TokensArrived
 from kvfence.protocol.handoff import GatewayHandoff, advance
 from kvfence.protocol.messages import Cancel, Closed, Dispatch, Ended, EndReason, Grant, Offer, Refused
@@ -20,17 +20,13 @@ from kvfence.protocol.turn import Turn
 
 
 class GatewayNode(Struct, frozen=True):
-    """One gateway's whole protocol state. ``current``: the attempt that feeds each open request.
-
-    ``prefills``: the prefill workers that live, oldest first.
-    """
+    """One gateway's whole protocol state. ``current``: the attempt that feeds each open request."""
 
     lives: Lives
     capacity: Capacity
     next_counter: int = 1
     handoffs: dict[AttemptId, GatewayHandoff] = {}
     current: dict[RequestId, AttemptId] = {}
-    prefills: tuple[Incarnation, ...] = ()
 
     @property
     def floor(self) -> int:
@@ -61,11 +57,6 @@ def on_submit(turn: Turn, node: GatewayNode, event: Submit) -> GatewayNode:
     if event.num_tokens < 1 or event.max_tokens < 1:
         turn.do(Finish(event.request, EndReason.REFUSED_AT_INTAKE))
         return node
-    return _admit(turn, node, event, timer=None)
-
-
-def _admit(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None) -> GatewayNode:
-    """Offer what fits, or answer its client. ``timer``: the attempt this one continues."""
     sums = fits(node.capacity, event.num_tokens, event.max_tokens)
     if not turn.ask("fits", None, all(fit.holds for fit in sums)):
         turn.do(Finish(event.request, EndReason.DOES_NOT_FIT))
@@ -73,10 +64,10 @@ def _admit(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None
     if not {event.prefill, event.decode} <= node.lives.peers:
         turn.do(Finish(event.request, EndReason.NO_WORKER))
         return node
-    return _offer(turn, node, event, timer)
+    return _offer(turn, node, event)
 
 
-def _offer(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None) -> GatewayNode:
+def _offer(turn: Turn, node: GatewayNode, event: Submit) -> GatewayNode:
     attempt = AttemptId(node.lives.incarnation, node.next_counter)
     handoff = GatewayHandoff(
         attempt=attempt,
@@ -86,10 +77,10 @@ def _offer(turn: Turn, node: GatewayNode, event: Submit, timer: AttemptId | None
         num_tokens=event.num_tokens,
         max_tokens=event.max_tokens,
         remaining_ns=event.remaining_ns,
-        timer=timer or attempt,
+        timer=event.timer or attempt,
         salt=event.salt,
     )
-    if timer is None:
+    if event.timer is None:
         turn.do(StartTimer(attempt, event.remaining_ns))
     turn.do(Send(event.decode, _offer_message(handoff)))
     node = replace(node, next_counter=node.next_counter + 1, current={**node.current, event.request: attempt})
@@ -193,15 +184,10 @@ def on_ended(turn: Turn, node: GatewayNode, sender: Incarnation, message: Ended)
 
 
 def _resubmit(turn: Turn, node: GatewayNode, old: GatewayHandoff) -> GatewayNode:
-    """A preempted sequence goes on as a new attempt: prompt plus what was generated, through ``fits`` again."""
+    """A preempted sequence goes on as a new attempt, placed anew and through ``fits`` again."""
     num_tokens, max_tokens = old.num_tokens + old.num_emitted, old.max_tokens - old.num_emitted
-    others = [prefill for prefill in node.prefills if prefill != old.prefill]
-    prefill = old.prefill if old.prefill in node.lives.peers or not others else others[0]
-    event = Submit(old.request, num_tokens, max_tokens, prefill, old.decode, old.remaining_ns, old.salt)
-    node = replace(node, current=_without(node.current, old.request))
-    new = AttemptId(node.lives.incarnation, node.next_counter)
-    turn.do(Resubmitted(old.request, old.attempt, new))
-    return _admit(turn, node, event, old.timer)
+    turn.do(Resubmit(old.request, old.attempt, num_tokens, max_tokens, old.remaining_ns, old.timer, old.salt))
+    return replace(node, current=_without(node.current, old.request))
 
 
 def on_client_gone(turn: Turn, node: GatewayNode, request: RequestId) -> GatewayNode:
@@ -237,8 +223,7 @@ def _give_up(turn: Turn, node: GatewayNode, handoff: GatewayHandoff, reason: End
 
 def on_peer_gone(turn: Turn, node: GatewayNode, peer: Incarnation) -> GatewayNode:
     """What a dead decode worker held is lost. For a dead prefill worker decode says what it lost."""
-    prefills = tuple(prefill for prefill in node.prefills if prefill != peer)
-    node = replace(node, lives=node.lives.without(peer), prefills=prefills)
+    node = replace(node, lives=node.lives.without(peer))
     for handoff in tuple(node.handoffs.values()):
         if handoff.decode == peer:
             node = put(*_answer(turn, node, advance(handoff, GatewayPhase.CLOSED), EndReason.WORKER_LOST))

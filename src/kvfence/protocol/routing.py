@@ -1,4 +1,8 @@
-"""Which pair of workers takes a request: a pure function over what is known of them."""
+"""Which pair of workers takes a request: a pure function over what is known of them.
+
+Rank-free: no worker is preferred for its number or age, and none is tied to another; every prefill worker reaches
+every decode worker. Not for: what is known (``runtime/placement.py``).
+"""
 
 from msgspec import Struct
 
@@ -6,10 +10,25 @@ from kvfence.core.ids import Incarnation
 
 
 class WorkerLoad(Struct, frozen=True):
-    """One healthy worker as the gateway knows it."""
+    """One worker as the gateway knows it.
+
+    Units:
+        free_pages: pages neither quarantined, as last heard, nor promised to an open attempt; negative where
+            attempts wait for pages. queued_tokens: of prompts that wait for this worker. num_open: attempts on it.
+    """
 
     incarnation: Incarnation
-    num_open: int
+    free_pages: int
+    queued_tokens: int = 0
+    num_open: int = 0
+    healthy: bool = True
+
+
+class Need(Struct, frozen=True):
+    """Pages that one attempt takes at once on each side."""
+
+    prefill_pages: int
+    decode_pages: int
 
 
 class Placement(Struct, frozen=True):
@@ -19,9 +38,18 @@ class Placement(Struct, frozen=True):
     decode: Incarnation
 
 
-def place(prefill: tuple[WorkerLoad, ...], decode: tuple[WorkerLoad, ...]) -> Placement | None:
-    """Take the least busy worker of each role; None where a role has none."""
-    if not prefill or not decode:
-        return None
-    quietest = [min(workers, key=lambda w: (w.num_open, w.incarnation)) for workers in (prefill, decode)]
-    return Placement(quietest[0].incarnation, quietest[1].incarnation)
+def place(prefill: tuple[WorkerLoad, ...], decode: tuple[WorkerLoad, ...], need: Need) -> Placement | None:
+    """Take the pair with most room that can take the attempt now, else the shortest queues.
+
+    Returns: None where a role has no healthy worker.
+    """
+    best = _best(prefill, need.prefill_pages), _best(decode, need.decode_pages)
+    return None if best[0] is None or best[1] is None else Placement(best[0].incarnation, best[1].incarnation)
+
+
+def _best(workers: tuple[WorkerLoad, ...], num_pages: int) -> WorkerLoad | None:
+    healthy = [worker for worker in workers if worker.healthy]
+    roomy = [worker for worker in healthy if worker.free_pages >= num_pages]
+    if roomy:
+        return min(roomy, key=lambda w: (-w.free_pages, w.queued_tokens, w.num_open, w.incarnation))
+    return min(healthy, key=lambda w: (w.queued_tokens, w.num_open, -w.free_pages, w.incarnation), default=None)

@@ -223,8 +223,7 @@ def _step_gateway(turn: Turn, node: GatewayNode, event: Event) -> GatewayNode:
         case Resend():
             return gateway.on_resend(turn, node, event.attempt)
         case PeerUp():
-            prefills = (*node.prefills, event.peer) if event.role == "prefill" else node.prefills
-            return replace(_meet(node, event), prefills=prefills)
+            return _meet(node, event)
         case PeerGone():
             return gateway.on_peer_gone(turn, node, event.peer)
     raise _illegal(node, event)

@@ -3,6 +3,8 @@
 The incident's first cause was a pool smaller than the context that nothing compared. Here ``serve`` compares.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from kvfence.core.errors import CapacityError, LayoutMismatch
@@ -12,13 +14,13 @@ from kvfence.runtime.lifeline import Loaded
 
 
 class PlannedPools(Struct, frozen=True):
-    """Pages of each role as the settings ask for; 0 where the worker computes them from the memory left."""
+    """Pages of each worker of a role as the settings ask for; 0: it computes them from the memory left."""
 
     pages: dict[Role, int]
 
 
 def plan_pools(pool: PoolSettings, context_tokens: int) -> PlannedPools:
-    """Give the pages each role takes.
+    """Give the pages each worker of a role takes.
 
     Units:
         context_tokens: what one sequence may hold; the default pools hold one of it, decode one page more.
@@ -33,34 +35,43 @@ def plan_pools(pool: PoolSettings, context_tokens: int) -> PlannedPools:
     return PlannedPools({"prefill": prefill, "decode": decode})
 
 
-def check_layouts(prefill: Loaded, decode: Loaded) -> None:
-    """Refuse a pair whose pages differ.
+def check_layouts(workers: Sequence[Loaded]) -> None:
+    """Refuse workers whose pages differ.
 
     Raises:
         LayoutMismatch: model, dtype, page size or digest differ.
     """
-    if prefill.layout != decode.layout:
-        raise LayoutMismatch(
-            f"prefill and decode lay out pages differently: {prefill.record_bytes} and {decode.record_bytes} bytes a "
-            f"page of {prefill.page_size} and {decode.page_size} tokens; give both the same model, dtype and page size"
-        )
+    one = workers[0]
+    for other in workers[1:]:
+        if one.layout != other.layout:
+            raise LayoutMismatch(
+                f"workers lay out pages differently: {one.record_bytes} and {other.record_bytes} bytes a page of "
+                f"{one.page_size} and {other.page_size} tokens; give all the same model, dtype and page size"
+            )
 
 
-def settle_capacity(prefill: Loaded, decode: Loaded, context_tokens: int, *, check: bool = True) -> Capacity:
-    """Give the capacity to serve: the asked context, or for 0 the largest that both pools hold.
+def settle_capacity(
+    prefill: Sequence[Loaded], decode: Sequence[Loaded], context_tokens: int, *, check: bool = True
+) -> Capacity:
+    """Give the capacity to serve: the asked context, or for 0 the largest that every pool holds.
+
+    What is served must fit whichever pair it is placed on, so the smallest pool of each role counts.
 
     Raises:
+        LayoutMismatch: two workers lay out pages differently.
         CapacityError: a pool cannot hold one context, with both roles' numbers and the flag that mends it.
     """
-    size = decode.page_size
+    check_layouts([*prefill, *decode])
+    size = decode[0].page_size
+    prefill_pages, decode_pages = (min(worker.num_pages for worker in role) for role in (prefill, decode))
     if context_tokens == 0:
-        context_tokens = min(prefill.context_tokens, prefill.num_pages * size, (decode.num_pages - 1) * size)
+        context_tokens = min(prefill[0].context_tokens, prefill_pages * size, (decode_pages - 1) * size)
     if context_tokens < size:
         raise CapacityError(
             f"a context of {context_tokens} tokens is less than one page ({size} tokens): raise --context and "
             f"--pool-tokens to {2 * size} or more, or lower --page-size"
         )
-    capacity = Capacity(size, context_tokens, prefill.num_pages, decode.num_pages)
+    capacity = Capacity(size, context_tokens, prefill_pages, decode_pages)
     if check:
         check_capacity(capacity)
     return capacity

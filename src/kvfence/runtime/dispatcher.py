@@ -19,14 +19,15 @@ from kvfence.core.limits import Limits
 from kvfence.core.request import Request, without_content
 from kvfence.driver.loop import NodeLoop
 from kvfence.protocol.admission import Capacity, Load, Refuse, decide, fits
-from kvfence.protocol.commands import Command, Deliver, Finish, Resubmitted, Send, StartTimer
+from kvfence.protocol.commands import Command, Deliver, Finish, Resubmit, Send, StartTimer
 from kvfence.protocol.events import ClientGone, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor
 from kvfence.protocol.node import Lives
-from kvfence.protocol.routing import Placement, WorkerLoad, place
+from kvfence.protocol.routing import Placement
 from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
+from kvfence.runtime.placement import Peer, place_on
 from kvfence.runtime.resend import Resender
 from kvfence.runtime.stages import Journeys
 from kvfence.runtime.timers import Timers
@@ -38,13 +39,8 @@ from kvfence.wire.frames import Facts, Frame, Prompt, TokenRow, Tokens
 FLOOR_S = 0.5
 """How often the floor travels and unanswered messages are looked at."""
 
-
-class Peer(Struct):
-    """One introduced worker. ``healthy``: its heartbeat is recent, so that new attempts may be placed on it."""
-
-    incarnation: Incarnation
-    role: str
-    healthy: bool = True
+NOWHERE = Placement(Incarnation(""), Incarnation(""))
+"""Where an attempt goes that no pair of workers can take: the node refuses it."""
 
 
 class Generation(Struct):
@@ -90,6 +86,9 @@ class Dispatcher:
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self._closed = False
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     # ---- what the supervisor tells
 
@@ -114,14 +113,30 @@ class Dispatcher:
         self.failed.set()
 
     def _end_all(self) -> None:
-        generations, self._generations = self._generations, {}
-        for generation in generations.values():
-            generation.tell(EndOut(EndReason.SHUTDOWN))
+        for request in list(self._generations):
+            self._end(request, EndOut(EndReason.SHUTDOWN))
 
-    def meet(self, peer: Incarnation, role: str) -> None:
+    def _end(self, request: RequestId, end: EndOut) -> None:
+        """Give a generation its end; one that has had it is left alone."""
+        generation = self._forget(request)
+        if generation is not None:
+            generation.tell(end)
+
+    def _forget(self, request: RequestId) -> Generation | None:
+        generation = self._generations.pop(request, None)
+        if not self._generations:
+            self._idle.set()
+        return generation
+
+    def meet(self, peer: Incarnation, role: str, num_pages: int) -> None:
         """A worker is ready for attempts."""
-        self.peers[peer] = Peer(peer, role)
-        self._feed(PeerUp(peer, writes=False, role=role))
+        self.peers[peer] = Peer(peer, role, num_pages)
+        self._feed(PeerUp(peer, writes=False))
+
+    def hear(self, peer: Incarnation, quarantined_pages: int) -> None:
+        """A worker told how many of its pages nobody can have."""
+        if peer in self.peers:
+            self.peers[peer].quarantined_pages = quarantined_pages
 
     def lose(self, peer: Incarnation, *, reaped: bool) -> None:
         """A worker is gone."""
@@ -138,6 +153,17 @@ class Dispatcher:
         """What ``/health`` shows."""
         self._states = states
 
+    async def drain(self, timeout_s: float) -> None:
+        """Admit no more; wait until every open request has ended, at most so long; the rest end with an error."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._end_all()
+
     async def close(self) -> None:
         """End every generation, admit no other, and stop listening."""
         self._closed = True
@@ -152,8 +178,13 @@ class Dispatcher:
 
     @property
     def capacity(self) -> Capacity:
-        """Context and pools of the running pair."""
+        """Context and the smallest pool of each role."""
         return self._node_loop.node.capacity
+
+    @property
+    def draining(self) -> bool:
+        """Is no request admitted any more?"""
+        return self._draining or self._closed or self.failure is not None
 
     @property
     def decisions(self) -> dict[tuple[str, str, str], int]:
@@ -183,6 +214,7 @@ class Dispatcher:
             self._generations[request.id] = Generation(request, queue, index)
             self._tenants[request.id] = request.tenant
             self.journeys.mark(request.id, "admitted")
+        self._idle.clear()
         try:
             for request in requests:
                 self._submit(request)
@@ -193,12 +225,12 @@ class Dispatcher:
                 yield index, item
         finally:
             for request in requests:
-                if self._generations.pop(request.id, None) is not None:
+                if self._forget(request.id) is not None:
                     self._feed(ClientGone(request.id))
 
     def leave(self, request: RequestId) -> None:
         """Cancel one of several; see ``Generations.leave``."""
-        generation = self._generations.pop(request, None)
+        generation = self._forget(request)
         if generation is not None:
             generation.tell(EndOut(EndReason.CANCELLED))
             self._feed(ClientGone(request))
@@ -206,34 +238,42 @@ class Dispatcher:
     def _admit(self, requests: Sequence[Request]) -> EndOut | None:
         """Refuse for load, counting requests of one tenant together. What does not fit goes on to the node, whose guard
         refuses it for good."""
-        if self._closed or self.failure is not None:
+        if self.draining:
             return EndOut(EndReason.SHUTDOWN)
         first, num_more = requests[0], len(requests) - 1
         if not all(fit.holds for fit in fits(self.capacity, len(first.token_ids), first.max_tokens)):
             return None
         handoffs = self._node_loop.node.handoffs.values()
         of_tenant = sum(self._tenants.get(handoff.request) == first.tenant for handoff in handoffs)
-        load = Load(len(handoffs) + num_more, of_tenant + num_more, self._place() is not None)
-        answer = decide(self.limits, load)
+        ready = self._place(len(first.token_ids)) is not NOWHERE
+        answer = decide(self.limits, Load(len(handoffs) + num_more, of_tenant + num_more, ready))
         return EndOut(answer.reason, (), answer.retry_after_s) if isinstance(answer, Refuse) else None
 
-    def _place(self) -> Placement | None:
-        handoffs = self._node_loop.node.handoffs.values()
-        loads: dict[str, list[WorkerLoad]] = {"prefill": [], "decode": []}
-        for peer in self.peers.values():
-            if peer.healthy:
-                num_open = sum(peer.incarnation in (h.prefill, h.decode) for h in handoffs)
-                loads[peer.role].append(WorkerLoad(peer.incarnation, num_open))
-        return place(tuple(loads["prefill"]), tuple(loads["decode"]))
+    def _place(self, num_tokens: int) -> Placement:
+        node = self._node_loop.node
+        return place_on(self.peers.values(), node.handoffs.values(), node.capacity, num_tokens) or NOWHERE
 
     def _submit(self, request: Request) -> None:
-        nobody = Incarnation("")
-        placement = self._place() or Placement(nobody, nobody)
-        remaining_ns = int(request.deadline_s * 1e9)
-        num_tokens = len(request.token_ids)
-        self._feed(
-            Submit(request.id, num_tokens, request.max_tokens, placement.prefill, placement.decode, remaining_ns)
-        )
+        num_tokens, remaining_ns = len(request.token_ids), int(request.deadline_s * 1e9)
+        on = self._place(num_tokens)
+        self._feed(Submit(request.id, num_tokens, request.max_tokens, on.prefill, on.decode, remaining_ns))
+
+    def _resubmit(self, command: Resubmit) -> list[Event]:
+        """Place the attempt that goes on anew; what its predecessor had on its way is dropped."""
+        self._arrived.pop(command.old, None)
+        on = self._place(command.num_tokens)
+        return [
+            Submit(
+                request=command.request,
+                num_tokens=command.num_tokens,
+                max_tokens=command.max_tokens,
+                prefill=on.prefill,
+                decode=on.decode,
+                remaining_ns=command.remaining_ns,
+                salt=command.salt,
+                timer=command.timer,
+            )
+        ]
 
     # ---- the node
 
@@ -264,8 +304,8 @@ class Dispatcher:
                 self._timers.start(attempt, remaining_ns)
             case Deliver(request=request, attempt=attempt):
                 self._deliver(request, self._arrived.pop(attempt, None))
-            case Resubmitted(request=request, old=old):
-                self._arrived.pop(old, None)
+            case Resubmit():
+                return self._resubmit(command)
             case Finish(request=request, reason=reason):
                 self._finish(request, reason)
         return None
@@ -285,11 +325,11 @@ class Dispatcher:
             generation.tell(TokensOut(tuple(row.token_ids), tuple(row.logprobs)))
 
     def _finish(self, request: RequestId, reason: EndReason) -> None:
-        generation = self._generations.pop(request, None)
+        generation = self._generations.get(request)
         if generation is None:
             return
         sums = fits(self.capacity, len(generation.request.token_ids), generation.request.max_tokens)
-        generation.tell(EndOut(reason, sums if reason is EndReason.DOES_NOT_FIT else ()))
+        self._end(request, EndOut(reason, sums if reason is EndReason.DOES_NOT_FIT else ()))
 
     # ---- the wire
 

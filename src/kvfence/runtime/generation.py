@@ -36,13 +36,14 @@ class EndOut(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """One role as ``/health`` shows it."""
+    """One worker as ``/health`` shows it. ``worker``: the name of its slot."""
 
     role: str
     incarnation: str
     state: str
     pool_tokens: int
     num_restarts: int
+    worker: str = ""
 
 
 class Generations(Protocol):
@@ -50,7 +51,12 @@ class Generations(Protocol):
 
     @property
     def capacity(self) -> Capacity:
-        """Context and pools of the running pair."""
+        """Context and the smallest pool of each role."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Is the server about to end, so that no request is admitted any more?"""
         ...
 
     def workers(self) -> tuple[WorkerState, ...]:

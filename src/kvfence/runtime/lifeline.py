@@ -82,17 +82,28 @@ class Beat(Struct, frozen=True, tag=True):
     """Worker to supervisor, every half second: it lives, and how it stands.
 
     ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
-    ``decisions``: (guard, place, answer, count). ``fence_pages``: pages that only a fence can free.
-    ``wanted_pages``: what whoever waits first needs. ``counters``: passes, model errors, frames refused or
-    dropped, traces lost.
+    ``decisions``: (guard, place, answer, count). ``fences``: pages that only a fence can free, by the lives that may
+    still write them, all of which must exit. ``wanted_pages``: what whoever waits first needs. ``counters``: passes,
+    pages compared, model errors, frames refused or dropped, traces lost.
     """
 
     states: dict[str, int] = {}
     outcomes: dict[str, int] = {}
     decisions: tuple[tuple[str, str, str, int], ...] = ()
-    fence_pages: int = 0
+    fences: tuple[tuple[tuple[Incarnation, ...], int], ...] = ()
     wanted_pages: int = 0
     counters: dict[str, int] = {}
+
+    @property
+    def fence_pages(self) -> int:
+        """Pages that only a fence can free."""
+        return sum(num_pages for _, num_pages in self.fences)
+
+    def freed_by(self, writer: Incarnation) -> tuple[int, int]:
+        """Pages that this life's exit frees alone, and pages that it frees together with others'."""
+        alone = sum(num_pages for writers, num_pages in self.fences if writers == (writer,))
+        shared = sum(num_pages for writers, num_pages in self.fences if writer in writers)
+        return alone, shared
 
 
 class Broken(Struct, frozen=True, tag=True):
@@ -132,7 +143,8 @@ class Lifeline(Generic[T]):
         """Send one frame; frames are small and rare, so the socket's buffer holds them.
 
         Raises:
-            OSError: the other side is gone, or so stopped that its buffer is full.
+            BlockingIOError: the other side is so stopped that its buffer is full; nothing was sent.
+            OSError: the other side is gone, or its frames are broken.
         """
         body = self._encoder.encode(message)
         frame = _LENGTH.pack(len(body)) + body
@@ -141,7 +153,7 @@ class Lifeline(Generic[T]):
         else:
             sent = socket.send_fds(self._sock, [frame], [fd])
         if sent != len(frame):
-            raise BlockingIOError("a lifeline frame was cut: the other side does not read")
+            raise BrokenPipeError("a lifeline frame was cut: the other side does not read")
 
     async def receive(self) -> tuple[T, int | None]:
         """Wait for the next frame and the descriptor that came with it.

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.errors import CapacityError, KvfenceError
+from kvfence.core.settings import Settings
 from kvfence.kv.storage import MemoryFile, available_bytes, open_shared, pool_bytes
 from kvfence.models.checkpoint import read_facts
 from kvfence.models.executor import Executor
@@ -106,7 +107,7 @@ def _load(build: Build, model: Model, begin: Begin, lifeline: "Lifeline[Order]")
     executor = model.executor
     record_bytes = executor.layout.record_bytes
     if begin.pool_pages == 0:
-        begin = replace(begin, pool_pages=_pages_left(begin.settings.pool.memory_fraction, record_bytes))
+        begin = replace(begin, pool_pages=_pages_left(begin.settings, record_bytes))
     memory = open_shared(pool_bytes(executor.layout, begin.pool_pages))
     worker = build(begin, lifeline, executor, memory)
     loaded = Loaded(
@@ -122,14 +123,15 @@ def _load(build: Build, model: Model, begin: Begin, lifeline: "Lifeline[Order]")
     return worker
 
 
-def _pages_left(memory_fraction: float, record_bytes: int) -> int:
-    """Give the pages that this share of the memory left after the weights holds; two roles share one host."""
-    left = available_bytes()
-    num_pages = int(left * memory_fraction / 2) // record_bytes
+def _pages_left(settings: Settings, record_bytes: int) -> int:
+    """Give the pages that this worker's part of the memory left after the weights holds; all share one host."""
+    left, memory_fraction = available_bytes(), settings.pool.memory_fraction
+    num_workers = settings.workers.prefill + settings.workers.decode
+    num_pages = int(left * memory_fraction / num_workers) // record_bytes
     if num_pages < 1:
         raise CapacityError(
-            f"memory fraction {memory_fraction} of {left >> 20} MiB left, halved for two roles, holds no page of "
-            f"{record_bytes} bytes: raise --memory-fraction or give --pool-tokens"
+            f"memory fraction {memory_fraction} of {left >> 20} MiB left, divided by {num_workers} workers, holds no "
+            f"page of {record_bytes} bytes: raise --memory-fraction, start fewer workers or give --pool-tokens"
         )
     return num_pages
 

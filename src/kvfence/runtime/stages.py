@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, RequestId
 from kvfence.driver.loop import Stepper
-from kvfence.protocol.commands import Adopt, Command, Deliver, Finish, Post, Resubmitted, Send, StartPrefill, Verify
+from kvfence.protocol.commands import Adopt, Command, Deliver, Finish, Post, Send, StartPrefill, Verify
 from kvfence.protocol.events import Event, PassEnded, Submit
 from kvfence.protocol.guards import ASKED, GUARDS, Decision, Rules
 from kvfence.protocol.messages import Dispatch, Grant, Offer, Sent
@@ -193,9 +193,7 @@ class Journeys:
     def _note(self, event: Event, result: Step) -> None:
         journey = self._of_request.get(event.request) if isinstance(event, Submit) else None
         for command in result.commands:
-            if isinstance(command, Resubmitted):
-                journey = self._of_request.get(command.request)
-            elif isinstance(command, Finish):
+            if isinstance(command, Finish):
                 self._finished(command)
             elif isinstance(command, Send) and isinstance(command.message, Offer) and journey is not None:
                 self._offered(journey, command, command.message)

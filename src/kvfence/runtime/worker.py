@@ -71,7 +71,7 @@ class Worker(ABC, Generic[N]):
         self.control = ControlSocket(Path(begin.control_dir), begin.incarnation)
         self.codec = frame_codec()
         self.outcomes: dict[str, int] = {}
-        self.counters: dict[str, int] = {"frames_refused": 0, "passes": 0, "model_errors": 0}
+        self.counters = dict.fromkeys(("frames_refused", "passes", "pages_compared", "model_errors", "beats_lost"), 0)
         self.wake = asyncio.Event()
         self.samplers = Samplers(begin.model_path, executor, self._wake_soon)
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
@@ -174,6 +174,7 @@ class Worker(ABC, Generic[N]):
     def _bad_pages(self) -> dict[AttemptId, list[int]]:
         """Compare the heads of all pages in the table; give those that are not as expected, by attempt."""
         bad: dict[AttemptId, list[int]] = {}
+        self.counters["pages_compared"] += len(self.table)
         for position in self.table.compare():
             (attempt,) = self.table.sequences_at(position.reshape(1))
             if isinstance(attempt, AttemptId):
@@ -224,7 +225,10 @@ class Worker(ABC, Generic[N]):
         """Report every half second, and repeat what is unanswered."""
         while True:
             self._check_ledger()
-            self.lifeline.send(self._beat())
+            try:
+                self.lifeline.send(self._beat())
+            except BlockingIOError:  # the supervisor is stopped and reads nothing: it learns no less from the next
+                self.counters["beats_lost"] += 1
             self.resender.tick(time.monotonic(), self.unanswered())
             self.timers.keep({a for a, h in self.loop.node.handoffs.items() if h.phase.value != "closed"})
             self.stages.keep(self.loop.node.handoffs)
@@ -246,10 +250,13 @@ class Worker(ABC, Generic[N]):
         asked = sorted(self.loop.decisions.items())
         decisions = tuple((guard, place, answer, count) for (guard, place, answer), count in asked)
         answered = {a for a, h in self.loop.node.handoffs.items() if getattr(h, "abort_answered", False)}
-        waits = (entry for entry in pool.quarantined.values() if not entry.drains or entry.attempt in answered)
-        fenced = sum(len(entry.lot.pages) for entry in waits)
+        fences: dict[tuple[Incarnation, ...], int] = {}
+        for entry in pool.quarantined.values():
+            if not entry.drains or entry.attempt in answered:
+                writers = tuple(sorted(entry.writers))
+                fences[writers] = fences.get(writers, 0) + len(entry.lot.pages)
         counters = {**self.counters, "frames_dropped": self.control.dropped, "traces_lost": int(self.recorder.broken)}
-        return Beat(states, self.outcomes, decisions, fenced, self._wanted_pages(), counters)
+        return Beat(states, self.outcomes, decisions, tuple(fences.items()), self._wanted_pages(), counters)
 
     def _wanted_pages(self) -> int:
         """Pages that whoever waits first needs at once."""

@@ -15,9 +15,10 @@ from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import EndReason, Envelope, Message
 from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
+from kvfence.protocol.routing import Placement
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.decode import Decode
-from kvfence.sim.gateway import Gateway
+from kvfence.sim.gateway import Gateway, Outside
 from kvfence.sim.landing import Landing
 from kvfence.sim.memory import CORRUPT, HALVES, Cell, Memory, PageWrite, Target
 from kvfence.sim.network import Flight, Network
@@ -82,7 +83,10 @@ class Cluster:
 
     def _new_gateway(self) -> Gateway:
         node = GatewayNode(Lives(self._incarnation("gateway")), self.around.setup.capacity)
-        return Gateway(self.around, node, self.send, self._stepper, self._finish)
+        return Gateway(self.around, node, self.send, self._stepper, Outside(self._finish, self._place))
+
+    def _place(self) -> Placement:
+        return Placement(self.prefill.incarnation, self.decode.incarnation)
 
     def _introduce(self, process: AnyProcess) -> None:
         for other in self.processes:
@@ -199,7 +203,4 @@ class Cluster:
 
 
 def _meeting(process: AnyProcess, other: AnyProcess) -> PeerUp:
-    is_prefill = isinstance(other, Prefill)
-    return PeerUp(
-        other.incarnation, writes=isinstance(process, Decode) and is_prefill, role="prefill" if is_prefill else ""
-    )
+    return PeerUp(other.incarnation, writes=isinstance(process, Decode) and isinstance(other, Prefill))

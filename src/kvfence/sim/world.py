@@ -204,8 +204,7 @@ class World:
             yield Action("reap", cluster.reap)
 
     def _submit(self) -> None:
-        cluster = self.cluster
-        cluster.gateway.submit(self.waiting.pop(0), cluster.prefill.incarnation, cluster.decode.incarnation)
+        self.cluster.gateway.submit(self.waiting.pop(0))
 
     def _finish(self, request: RequestId, reason: EndReason) -> None:
         self.ends[request].append(reason)

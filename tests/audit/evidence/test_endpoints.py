@@ -150,18 +150,19 @@ def test_a_prometheus_server(engine: FakeEngine) -> None:
 def test_our_own_server_says_what_each_worker_has(engine: FakeEngine) -> None:
     """/health, /metrics and /v1/models of kvfence give each role's pool, the page size and the context."""
     workers = [
-        {"role": "prefill", "incarnation": "a", "state": "ready", "pool_tokens": 4096, "num_restarts": 0},
-        {"role": "decode", "incarnation": "b", "state": "ready", "pool_tokens": 4112, "num_restarts": 0},
+        {"role": role, "worker": f"{role}-{number}", "incarnation": "a", "state": "ready", "pool_tokens": pool}
+        for role, number, pool in (("prefill", 0, 4096), ("prefill", 1, 2048), ("decode", 0, 4112))
     ]
-    pages = 'kvfence_pool_pages{role="prefill",state="FREE"} 250.0\n'
-    pages += 'kvfence_pool_pages{role="prefill",state="GRANTED"} 6.0\n'
+    pages = 'kvfence_pool_pages{role="prefill",state="FREE",worker="prefill-0"} 250.0\n'
+    pages += 'kvfence_pool_pages{role="prefill",state="GRANTED",worker="prefill-0"} 6.0\n'
     models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "kvfence", "max_model_len": 2048}]}
     engine.answers = {
         "/health": (200, json.dumps({"status": "ok", "model": "m", "workers": workers}).encode()),
         "/metrics": (200, pages.encode()),
         "/v1/models": (200, json.dumps(models).encode()),
     }
-    decode, prefill = gather([engine.url])
+    decode, prefill, other = gather([engine.url])
+    assert (other.role.value, other.pool_tokens.value) == ("prefill", 2048)
     assert (prefill.role.value, prefill.pool_tokens.value, prefill.page_size.value) == ("prefill", 4096, 16)
     assert (decode.role.value, decode.pool_tokens.value, decode.context_len.value) == ("decode", 4112, 2048)
     assert prefill.engine.value == "kvfence"

@@ -100,8 +100,8 @@ async def test_every_stage_is_in_the_line_and_in_the_spans(site: Site) -> None:
     response = await site.complete()
     assert response.status_code == 200
     line, spans = site.line(), site.spans()
-    live = site.pair.supervisor.live
-    assert (line["prefill"], line["decode"]) == (live["prefill"].incarnation[:8], live["decode"].incarnation[:8])
+    workers = tuple(site.pair.life(role).incarnation[:8] for role in ("prefill", "decode"))
+    assert (line["prefill"], line["decode"]) == workers
     assert (line["stage"], line["attempts"], line["refusals"]) == ("decode", 1, [])
     lasted = {stage: line[f"{stage}_ms"] for stage in STAGES}
     assert all(0 <= ms <= line["duration_ms"] for ms in lasted.values()), lasted

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from kvfence.core.ids import Incarnation
 from kvfence.core.tags import HEAD_BYTES
 from kvfence.driver.numpy_ledger import NumpyLedger
 from kvfence.protocol.commands import Command, Post
@@ -29,6 +30,7 @@ class FaultyPrefill(PrefillWorker):
     def __init__(self, *args: Any) -> None:
         self.faults = FaultFolder.from_environment()
         self.num_heads = 0
+        self.writing = Incarnation("")
         super().__init__(*args)
 
     def views(self) -> list[Any]:
@@ -45,8 +47,8 @@ class FaultyPrefill(PrefillWorker):
         place = HEAD_BYTES if fault.after == "head" else self.layout.tail_offset
         if self.num_heads == fault.nth and offset == place:
             self.num_heads = 0
-            self.faults.fire(page)
-            self._go_wrong(fault, page)
+            if self.faults.fire(page):
+                self._go_wrong(fault, page)
 
     def _go_wrong(self, fault: Fault, page: int) -> None:
         if fault.kind == "stop":
@@ -57,12 +59,14 @@ class FaultyPrefill(PrefillWorker):
         if fault.kind == "break":
             raise RuntimeError(f"a write broke, and its error holds {SECRET}")
         if fault.kind == "corrupt":
-            ((_, memory),) = self.transports.values()
+            memory = self.transports[self.writing][1]
             at = page * self.layout.record_bytes + self.layout.offsets[1] + 1003  # an exponent
             memory.buffer[at] ^= 0x40
 
     def carry_out(self, command: Command) -> Iterable[Event] | None:
-        """Misdirect the first page of a batch."""
+        """Misdirect the first page of a batch; note whose pool is written."""
+        if isinstance(command, Post):
+            self.writing = command.decode
         fault = self.faults.armed() if isinstance(command, Post) else None
         if isinstance(command, Post) and fault is not None and fault.kind == "misdirect":
             self.faults.fire(fault.page)

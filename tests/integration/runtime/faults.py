@@ -58,10 +58,14 @@ class FaultFolder:
         except FileNotFoundError:
             return None
 
-    def fire(self, page: int) -> None:
-        """Say that it happens now, and that it happens once."""
-        (self.path / "fault.json").unlink()
+    def fire(self, page: int) -> bool:
+        """Say that it happens now. Returns: False where another worker was first, for it happens once."""
+        try:
+            (self.path / "fault.json").unlink()
+        except FileNotFoundError:
+            return False
         self._put("fired.json", msgspec.json.encode(Fired(page)))
+        return True
 
     def fired(self) -> Fired | None:
         """What happened, if it did."""

@@ -1,4 +1,7 @@
-"""A running pair of workers as tests use it: requests as streams, page states, decode's own bytes, faults."""
+"""Running workers as tests use them: requests as streams, page states, decode's own bytes, faults.
+
+Mostly a pair. Where a scene has more workers, ``number`` says which of a role is meant.
+"""
 
 import asyncio
 import os
@@ -22,7 +25,8 @@ from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut
-from kvfence.runtime.supervisor import Plan, Supervisor
+from kvfence.runtime.life import Life, Plan, Slot
+from kvfence.runtime.supervisor import Supervisor
 from kvfence.trace.reader import read_trace
 from kvfence.trace.record import TraceStep
 from tests.integration.runtime.arithmetic import CONTEXT, arithmetic_layout, expected_tokens
@@ -41,8 +45,11 @@ class Scene(Struct, frozen=True):
     """What a test's pair is like, where it differs from production."""
 
     rules: Rules = Rules.all()
+    num_prefill: int = 1
+    num_decode: int = 1
     prefill_pages: int = 32
     decode_pages: int = 33
+    silent_timeout_s: float = 3.0
     heartbeat_timeout_s: float = 10.0
     limits: Limits = Limits()
     modules: dict[Role, str] = field(default_factory=PROGRAMS.copy)
@@ -133,38 +140,59 @@ class Pair:
 
     # ---- processes and pages
 
-    def pid(self, role: Role) -> int:
-        """Process id of a role's worker now."""
-        child = self.supervisor.live[role].child
+    def life(self, role: Role, number: int = 0) -> Life:
+        """The current life of a worker."""
+        return self.supervisor.live[Slot(role, number)]
+
+    def restarts(self, role: Role, number: int = 0) -> int:
+        """How often a worker was replaced."""
+        return self.supervisor.restarts[Slot(role, number)]
+
+    def pid(self, role: Role, number: int = 0) -> int:
+        """Process id of a worker now."""
+        child = self.life(role, number).child
         assert child is not None
         return child.pid
 
-    def signal(self, role: Role, number: signal.Signals) -> None:
-        """Signal a role's worker."""
-        os.kill(self.pid(role), number)
+    def signal(self, role: Role, signum: signal.Signals, number: int = 0) -> None:
+        """Signal a worker."""
+        os.kill(self.pid(role, number), signum)
 
-    def states(self, role: Role) -> dict[str, int]:
+    def states(self, role: Role, number: int = 0) -> dict[str, int]:
         """Pages by state, as the last heartbeat said; only states that some page is in."""
-        return {state: count for state, count in self.supervisor.live[role].beat.states.items() if count}
+        return {state: count for state, count in self.life(role, number).beat.states.items() if count}
 
-    async def next_beat(self, role: Role) -> dict[str, int]:
+    async def next_beat(self, role: Role, number: int = 0) -> dict[str, int]:
         """Wait for a heartbeat younger than this call, so that it shows what happened before."""
         for _ in range(2):  # the first may have been on its way
-            beat = self.supervisor.live[role].beat
-            await until(f"a heartbeat of {role}", lambda beat=beat: self.supervisor.live[role].beat is not beat)  # type: ignore[misc]
-        return self.states(role)
+            beat = self.life(role, number).beat
+            await until(f"a heartbeat of {role}", lambda beat=beat: self.life(role, number).beat is not beat)  # type: ignore[misc]
+        return self.states(role, number)
 
     async def all_free(self, *roles: Role, timeout_s: float = UNTIL_S) -> None:
         """Wait until every page is FREE."""
         pages = {"prefill": self.scene.prefill_pages, "decode": self.scene.decode_pages}
-        for role in roles or ("prefill", "decode"):
-            await self.next_beat(role)
-            await until(f"all pages of {role} free", lambda r=role: self.states(r) == {"free": pages[r]}, timeout_s)  # type: ignore[misc]
+        for role, number in [slot for slot in self.slots if slot[0] in (roles or ("prefill", "decode"))]:
+            await self.next_beat(role, number)
+            free = {"free": pages[role]}
+            await until(
+                f"all pages of {role}-{number} free",
+                lambda r=role, n=number, free=free: self.states(r, n) == free,  # type: ignore[misc]
+                timeout_s,
+            )
 
-    async def ready(self, num_restarts: int, role: Role) -> None:
-        """Wait until a role serves again after this many restarts."""
-        restarts, live = self.supervisor.restarts, self.supervisor.live
-        await until(f"{role} restarted", lambda: restarts[role] >= num_restarts and live[role].state == "ready", 60.0)
+    @property
+    def slots(self) -> list[tuple[Role, int]]:
+        """Every worker's role and number."""
+        return [(slot.role, slot.number) for slot in self.supervisor.slots]
+
+    async def ready(self, num_restarts: int, role: Role, number: int = 0) -> None:
+        """Wait until a worker serves again after this many restarts."""
+        await until(
+            f"{role}-{number} restarted",
+            lambda: self.restarts(role, number) >= num_restarts and self.life(role, number).state == "ready",
+            60.0,
+        )
 
     def node(self) -> GatewayNode:
         """What the gateway knows."""
@@ -176,6 +204,12 @@ class Pair:
         """The attempt that feeds a stream now."""
         return self.node().current[stream.request.id]
 
+    def workers_of(self, stream: Stream) -> tuple[int, int]:
+        """The numbers of the prefill and decode worker that a stream was placed on."""
+        handoff = self.node().handoffs[self.attempt_of(stream)]
+        numbers = {life.incarnation: slot.number for slot, life in self.supervisor.live.items()}
+        return numbers[handoff.prefill], numbers[handoff.decode]
+
     def granted_pages(self, stream: Stream) -> tuple[int, ...]:
         """Decode's pages that prefill writes for a stream."""
         grant = self.node().handoffs[self.attempt_of(stream)].grant
@@ -185,7 +219,7 @@ class Pair:
     @asynccontextmanager
     async def pool(self) -> AsyncIterator[PoolBuffer]:
         """Decode's pool, its very bytes."""
-        layout, fd = arithmetic_layout(), self.supervisor.live["decode"].pool_fd
+        layout, fd = arithmetic_layout(), self.life("decode").pool_fd
         assert fd is not None
         memory: MemoryFile = map_shared(os.dup(fd), pool_bytes(layout, self.scene.decode_pages))
         try:
@@ -208,7 +242,7 @@ class Pair:
         """Read every step of a role's (current) life so far."""
         if role == "gateway":
             return list(read_trace(self.trace_folder / "gateway.ndjson")[1])
-        life = incarnation or self.supervisor.live["prefill" if role == "prefill" else "decode"].incarnation
+        life = incarnation or self.life("prefill" if role == "prefill" else "decode").incarnation
         return list(read_trace(self.trace_folder / f"{role}-{life[:8]}.ndjson")[1])
 
 
@@ -229,7 +263,10 @@ async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
         workers=WorkerSettings(
             trace=str(folder / "trace") if scene.trace else "",
             ready_timeout_s=scene.ready_timeout_s,
+            silent_timeout_s=scene.silent_timeout_s,
             heartbeat_timeout_s=scene.heartbeat_timeout_s,
+            prefill=scene.num_prefill,
+            decode=scene.num_decode,
         ),
         limits=scene.limits,
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvfence.core.errors import CapacityError, KvfenceError, ModelError, WorkerError
 from kvfence.core.settings import Role
 from kvfence.models.toy import write_toy_checkpoint
-from kvfence.runtime.supervisor import WORKER_MODULES
+from kvfence.runtime.life import WORKER_MODULES
 from tests.integration.runtime.arithmetic import PAGE_SIZE
 from tests.integration.runtime.pairs import PROGRAMS, Scene, planned_pair, running_pair
 

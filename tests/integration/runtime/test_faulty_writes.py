@@ -16,7 +16,7 @@ SCENE = Scene(heartbeat_timeout_s=6.0)
 
 async def recycled(pair: Pair) -> None:
     """Kill prefill, if the supervisor has not, and wait for its successor."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     pair.signal("prefill", signal.SIGKILL)
     await pair.ready(restarts + 1, "prefill")
 
@@ -54,7 +54,7 @@ async def test_a_corrupted_write_is_never_adopted(pair: Pair) -> None:
 
 async def test_a_pool_short_of_pages_has_its_writer_replaced(pair: Pair) -> None:
     """Where more than a quarter of the pages waits for prefill's death alone, the supervisor does not wait."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     course = await courses.corrupted_write(pair, 160)
     assert course.victim.right
     await pair.ready(restarts + 1, "prefill")
@@ -64,10 +64,10 @@ async def test_a_pool_short_of_pages_has_its_writer_replaced(pair: Pair) -> None
 
 async def test_a_request_that_needs_waiting_pages_has_the_writer_replaced(pair: Pair) -> None:
     """Few pages wait for prefill's death, but the next in line cannot do without them: prefill does not live on."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     await courses.corrupted_write(pair, 50)
     assert (await pair.next_beat("decode"))[courses.QUARANTINED] == 4
-    assert pair.supervisor.restarts["prefill"] == restarts
+    assert pair.restarts("prefill") == restarts
     whole_pool = pair.stream(range(480), 3)
     assert await whole_pool.finish() is EndReason.WORKER_LOST
     await pair.ready(restarts + 1, "prefill")
@@ -88,10 +88,10 @@ async def test_a_misdirected_write_ends_the_sequence_it_hits(pair: Pair) -> None
     assert bystander.right
     await pair.works()
     assert (await pair.next_beat("decode"))[courses.QUARANTINED] == 6 + 2  # the victim's lot and the other's
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     await recycled(pair)
     await pair.all_free()
-    assert pair.supervisor.restarts["prefill"] == restarts + 1
+    assert pair.restarts("prefill") == restarts + 1
     peers = [step.event for step in pair.steps("decode") if isinstance(step.event, PeerGone)]
     assert all(event.reaped for event in peers)
     await pair.works()
@@ -99,7 +99,7 @@ async def test_a_misdirected_write_ends_the_sequence_it_hits(pair: Pair) -> None
 
 async def test_a_write_torn_for_ever_costs_its_own_request_alone(pair: Pair) -> None:
     """Running sequences finish right, new requests are turned away, prefill is killed, reaped and replaced."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     pair.faults.hold(40)
     running = pair.stream(range(30), 60)
     await running.reach(10)

@@ -10,7 +10,7 @@ from kvfence.models.bundled import embedded_model
 from kvfence.models.checkpoint import read_facts
 from kvfence.models.toy import write_toy_checkpoint
 from kvfence.protocol.messages import EndReason
-from kvfence.runtime.supervisor import WORKER_MODULES
+from kvfence.runtime.life import WORKER_MODULES
 from tests.integration.runtime.pairs import Pair, Scene, Stream, running_pair
 
 LENGTHS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 40, 48, 63, 64, 65, 7, 20, 26, 90, 111, 128, 129, 4]
@@ -58,7 +58,7 @@ async def test_greedy_tokens_equal_generate(checkpoint, tmp_path: Path) -> None:
     async with running_pair(scene, tmp_path / "pair", str(path)) as pair:
         tokens = await answers(pair, prompts)
         await pair.all_free()
-        outcomes = pair.supervisor.live["decode"].beat.outcomes
+        outcomes = pair.life("decode").beat.outcomes
         assert outcomes["length"] == len(prompts)
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     assert tokens == await asyncio.to_thread(reference, model, prompts, NUM_NEW)

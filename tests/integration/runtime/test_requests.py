@@ -26,12 +26,12 @@ async def test_answers_are_right_side_by_side(pair: Pair) -> None:
 
 async def test_growth_beyond_the_pool_preempts_and_changes_no_token(pair: Pair) -> None:
     """Sequences that together outgrow the pool are preempted, go on, and get the tokens that each gets alone."""
-    before = pair.supervisor.live["decode"].beat.outcomes.get("preempted", 0)
+    before = pair.life("decode").beat.outcomes.get("preempted", 0)
     streams = [pair.stream(range(100 * n, 100 * n + 30), 90, tenant=f"tenant-{n}") for n in range(10)]
     assert {await stream.finish() for stream in streams} == {EndReason.LENGTH}
     assert all(stream.right and len(stream.tokens) == 90 for stream in streams)
     await pair.all_free()
-    assert pair.supervisor.live["decode"].beat.outcomes["preempted"] > before
+    assert pair.life("decode").beat.outcomes["preempted"] > before
 
 
 async def test_an_end_that_is_told_again_is_counted_once(pair: Pair) -> None:
@@ -39,15 +39,15 @@ async def test_an_end_that_is_told_again_is_counted_once(pair: Pair) -> None:
     pair.faults.hold(25)
     stream = pair.stream(range(20), 8)
     await stream.reach(3)
-    attempt, decode = pair.attempt_of(stream), pair.supervisor.live["decode"].incarnation
-    before = sum(pair.supervisor.live["decode"].beat.outcomes.values())
+    attempt, decode = pair.attempt_of(stream), pair.life("decode").incarnation
+    before = sum(pair.life("decode").beat.outcomes.values())
     pair.faults.let_go()
     assert await stream.finish() is EndReason.LENGTH
     for _ in range(3):
         pair.supervisor.dispatcher._execute(Send(decode, Cancel(attempt)))
     await pair.works()
     await pair.next_beat("decode")
-    assert sum(pair.supervisor.live["decode"].beat.outcomes.values()) == before + 2
+    assert sum(pair.life("decode").beat.outcomes.values()) == before + 2
 
 
 async def test_what_does_not_fit_is_refused_with_its_arithmetic(pair: Pair) -> None:

@@ -28,7 +28,7 @@ def is_gone(pid: int) -> bool:
 
 async def test_prefill_killed_during_a_transfer(pair: Pair) -> None:
     """Its request ends as lost, a running sequence ends right, and its successor serves."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     pair.faults.hold(40)
     running = pair.stream(range(30), 60)
     await running.reach(10)
@@ -48,7 +48,7 @@ async def test_prefill_killed_during_a_transfer(pair: Pair) -> None:
 
 async def test_decode_killed_while_tokens_come_and_pages_land(pair: Pair) -> None:
     """Both requests end as lost, prefill lives on and its write ends in a pool nobody has, and a successor serves."""
-    restarts, prefill = pair.supervisor.restarts["decode"], pair.pid("prefill")
+    restarts, prefill = pair.restarts("decode"), pair.pid("prefill")
     pair.faults.hold(40)
     running = pair.stream(range(30), 60)
     await running.reach(10)
@@ -72,16 +72,16 @@ async def test_both_killed_at_once(pair: Pair) -> None:
     restarts = dict(pair.supervisor.restarts)
     pair.signal("prefill", signal.SIGKILL)
     pair.signal("decode", signal.SIGKILL)
-    for role in ("prefill", "decode"):
-        await pair.ready(restarts[role] + 1, role)
+    for slot, count in restarts.items():
+        await pair.ready(count + 1, slot.role)
     await pair.all_free()
     await pair.works()
-    assert pair.supervisor.restarts == {role: count + 1 for role, count in restarts.items()}
+    assert pair.supervisor.restarts == {slot: count + 1 for slot, count in restarts.items()}
 
 
 async def test_an_error_in_a_task_ends_its_worker_without_its_text(pair: Pair) -> None:
     """A write that raises is not a request that hangs: the worker dies, says what kind of error, and is replaced."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     pair.faults.arm(Fault("break"))
     lost = pair.stream(range(50), 20)
     assert await lost.finish() is EndReason.WORKER_LOST
@@ -94,7 +94,7 @@ async def test_an_error_in_a_task_ends_its_worker_without_its_text(pair: Pair) -
 
 async def test_a_page_table_that_disagrees_with_its_node_ends_the_worker(pair: Pair) -> None:
     """The property ledger-agrees holds live: a worker that breaks it does not serve on."""
-    restarts = pair.supervisor.restarts["prefill"]
+    restarts = pair.restarts("prefill")
     pair.faults.arm(Fault("forget"))
     await pair.ready(restarts + 1, "prefill")
     assert "disagree about pages [0]" in pair.log()
@@ -109,7 +109,7 @@ async def test_a_machine_that_starts_no_process_for_a_while_is_waited_for(
     async with running_pair(Scene(), tmp_path) as pair:
         monkeypatch.setenv("LARGER_THAN_ANY_ARGUMENT", "x" * (1 << 20))
         pair.signal("prefill", signal.SIGKILL)
-        await until("it was tried twice", lambda: pair.supervisor.restarts["prefill"] >= 2)
+        await until("it was tried twice", lambda: pair.restarts("prefill") >= 2)
         assert not pair.supervisor.failed.is_set()
         assert "no process can be started: Argument list too long" in pair.log()
         monkeypatch.undo()
@@ -131,6 +131,35 @@ async def test_stop_ends_requests_and_leaves_nothing(tmp_path: Path, capfd: pyte
         assert not control_dir.exists()
         assert capfd.readouterr().err == ""
         assert await pair.stream(range(30), 60).finish() is EndReason.SHUTDOWN
+
+
+async def test_draining_lets_open_requests_end_and_admits_no_other(tmp_path: Path) -> None:
+    """What runs ends right, within the bound; what does not end in time hears of the shutdown."""
+    async with running_pair(Scene(), tmp_path) as pair:
+        pair.faults.hold(40)
+        stream, late = pair.stream(range(20), 40), pair.stream(range(30), 20)
+        await stream.reach(10)
+        await late.reach(10)
+        draining = asyncio.create_task(pair.supervisor.dispatcher.drain(60.0))
+        await until("it drains", lambda: pair.supervisor.dispatcher.draining)
+        assert await pair.stream(range(30), 60).finish() is EndReason.SHUTDOWN
+        assert not draining.done()
+        pair.faults.let_go()
+        assert {await each.finish() for each in (stream, late)} == {EndReason.LENGTH}
+        assert stream.right
+        await asyncio.gather(draining)
+
+
+async def test_what_does_not_end_while_draining_is_ended(tmp_path: Path) -> None:
+    """The bound holds, whatever a request does."""
+    async with running_pair(Scene(), tmp_path) as pair:
+        pair.faults.hold(40)
+        stream = pair.stream(range(30), 60)
+        await stream.reach(10)
+        await pair.supervisor.dispatcher.drain(0.2)
+        assert await stream.finish() is EndReason.SHUTDOWN
+        assert stream.right
+        pair.faults.let_go()
 
 
 async def test_a_broken_dispatcher_says_so_and_ends_what_it_feeds(tmp_path: Path) -> None:

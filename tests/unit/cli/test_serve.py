@@ -1,12 +1,14 @@
 """When ``kvfence serve`` is over."""
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.serve import HeldLog, _until_over
+from kvfence.cli.serve import HeldLog, _drain, _end_in_order, _until_over
 
 
 class Broken:
@@ -34,6 +36,42 @@ async def test_what_broke_ends_it_as_our_own_fault(capsys: pytest.CaptureFixture
     server.failed.set()
     assert await asyncio.wait_for(waiting, 5) == ExitCode.OUR_FAULT
     assert "KeyError" in capsys.readouterr().err
+
+
+class Draining:
+    """A server with requests that do not end by themselves."""
+
+    def __init__(self) -> None:
+        self.supervisor = self.dispatcher = self
+        self.timeout_s = 0.0
+        self.ended = False
+
+    async def drain(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    """The first lets open requests end; the second waits for none of them."""
+    server: Any = Draining()
+    stop = asyncio.Event()
+    hurry = _end_in_order(stop)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await stop.wait()
+            draining = asyncio.create_task(_drain(server, 30.0, hurry))
+            await asyncio.sleep(0)
+            assert not draining.done()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await draining
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+    assert (server.timeout_s, server.ended) == (30.0, True)
 
 
 def test_log_lines_wait_until_what_is_shown_is_over(capsys: pytest.CaptureFixture[str]) -> None:

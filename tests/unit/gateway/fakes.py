@@ -71,10 +71,12 @@ class FakeGenerations:
         self.num_open = 0
         self.num_cancelled = 0
         self.worker_state = "ready"
+        self.draining = False
         self._moved = asyncio.Event()
 
     def workers(self) -> tuple[WorkerState, ...]:
-        return tuple(WorkerState(role, role * 4, self.worker_state, 256, 0) for role in ("prefill", "decode"))
+        roles = ("prefill", "decode")
+        return tuple(WorkerState(role, role * 4, self.worker_state, 256, 0, f"{role}-0") for role in roles)
 
     async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
         self.requests.append(request)

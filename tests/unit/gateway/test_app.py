@@ -213,7 +213,7 @@ class Gauges:
     """A fixed reading of the workers' numbers."""
 
     def pool_pages(self):
-        return {("decode", "free"): 7, ("decode", "quarantined"): 2}
+        return {("decode", "decode-0", "free"): 7, ("decode", "decode-0", "quarantined"): 2}
 
     def handoffs(self):
         return {"adopted": 3}
@@ -222,7 +222,7 @@ class Gauges:
         return {("fits", "gateway", "refuse"): 27}
 
     def worker_events(self):
-        return {("prefill", "model_errors"): 4}
+        return {("prefill", "prefill-0", "model_errors"): 4}
 
 
 async def test_metrics_show_gateway_and_workers():
@@ -241,11 +241,11 @@ async def test_metrics_show_gateway_and_workers():
         'kvfence_tokens_total{direction="prompt"} 18.0',
         "kvfence_ttft_seconds_count 1.0",
         "kvfence_inter_token_seconds_count 4.0",
-        'kvfence_pool_pages{role="decode",state="quarantined"} 2.0',
+        'kvfence_pool_pages{role="decode",state="quarantined",worker="decode-0"} 2.0',
         'kvfence_handoffs_total{outcome="adopted"} 3.0',
         'kvfence_guard_decisions_total{answer="refuse",guard="fits",place="gateway"} 27.0',
-        'kvfence_worker_events_total{event="model_errors",role="prefill"} 4.0',
-        'kvfence_worker_ready{role="prefill"} 1.0',
+        'kvfence_worker_events_total{event="model_errors",role="prefill",worker="prefill-0"} 4.0',
+        'kvfence_worker_ready{role="prefill",worker="prefill-0"} 1.0',
     ):
         assert line in text
     assert MARKER not in text
@@ -253,13 +253,16 @@ async def test_metrics_show_gateway_and_workers():
 
 
 async def test_readiness_without_a_probe_is_the_workers_state():
-    """With the probe off, ready means that every worker says so."""
+    """With the probe off, ready means that a worker of each role says so, and that requests are admitted."""
     running = Running(say("x"))
     async with running.client() as client:
         assert (await client.get("/ready")).status_code == 200
         running.generations.worker_state = "starting"
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).json()["workers"][0]["state"] == "starting"
+        running.generations.worker_state, running.generations.draining = "ready", True
+        response = await client.get("/ready")
+        assert (response.status_code, response.json()["probe"]["result"]) == (503, "draining")
 
 
 class Starting(FakeGenerations):

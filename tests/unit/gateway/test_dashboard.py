@@ -22,8 +22,8 @@ EXPRESSIONS = [query.expr for row in ROWS.values() for panel in row for query in
 class Gauges:
     """Numbers of every kind."""
 
-    def pool_pages(self) -> dict[tuple[str, str], int]:
-        return {("decode", "free"): 3}
+    def pool_pages(self) -> dict[tuple[str, str, str], int]:
+        return {("decode", "decode-0", "free"): 3}
 
     def handoffs(self) -> dict[str, int]:
         return {"stop": 1}
@@ -31,8 +31,8 @@ class Gauges:
     def guard_decisions(self) -> dict[tuple[str, str, str], int]:
         return {("fits", "gateway", "pass"): 1}
 
-    def worker_events(self) -> dict[tuple[str, str], int]:
-        return {("decode", "passes"): 1}
+    def worker_events(self) -> dict[tuple[str, str, str], int]:
+        return {("decode", "decode-0", "passes"): 1}
 
 
 class Spans:

@@ -9,9 +9,9 @@ from kvfence.runtime.capacity import check_capacity, check_layouts, plan_pools, 
 from kvfence.runtime.lifeline import Loaded
 
 
-def loaded(num_pages: int, *, layout: str = "l", context: int = 4096) -> Loaded:
-    """What a worker reports once its model is loaded."""
-    return Loaded(layout, 16, 1024, num_pages, context, 0, "llama")
+def loaded(*num_pages: int, layout: str = "l", context: int = 4096) -> list[Loaded]:
+    """What the workers of a role report once their models are loaded."""
+    return [Loaded(layout, 16, 1024, number, context, 0, "llama") for number in num_pages]
 
 
 def test_the_default_pools_hold_one_context_and_decode_one_page_more() -> None:
@@ -74,10 +74,19 @@ def test_without_the_check_a_small_pool_starts() -> None:
         settle_capacity(loaded(10), loaded(100), 1000)
 
 
-def test_a_pair_with_different_layouts_does_not_start() -> None:
+def test_workers_with_different_layouts_do_not_start() -> None:
     """Workers that lay out bytes differently never exchange a page."""
+    check_layouts(loaded(10, 11, 12))
     with pytest.raises(LayoutMismatch):
-        check_layouts(loaded(10), loaded(10, layout="m"))
+        check_layouts([*loaded(10, 10), *loaded(10, layout="m")])
+
+
+def test_of_several_pools_the_smallest_of_each_role_counts() -> None:
+    """A request may be placed on any pair, so what does not fit one pool is served by none."""
+    capacity = settle_capacity(loaded(100, 80, 90), loaded(70, 200), 0)
+    assert (capacity.prefill_pages, capacity.decode_pages, capacity.context_tokens) == (80, 70, 69 * 16)
+    with pytest.raises(CapacityError, match="decode: 40 pages"):
+        settle_capacity(loaded(100), loaded(200, 40), 1000)
 
 
 def test_a_memory_fraction_leaves_the_size_to_the_worker() -> None:

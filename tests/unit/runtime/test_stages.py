@@ -26,7 +26,7 @@ class Watched:
         self.stepper = self.journeys.watch(step)
         self.node = GatewayNode(Lives(GATEWAY), Capacity(16, 64, 4, 5))
         for peer in (PREFILL, DECODE):
-            self.feed(PeerUp(peer, writes=False, role="prefill"))
+            self.feed(PeerUp(peer, writes=False))
 
     def clock(self) -> int:
         self.now_ns += 1
@@ -65,6 +65,7 @@ def test_a_preempted_request_keeps_its_first_marks_and_counts_its_attempts() -> 
     watched.feed(SUBMIT)
     first = journey.marks["offered"]
     watched.say(Ended(ATTEMPT, EndReason.PREEMPTED, 0))
+    watched.feed(Submit(REQUEST, 20, 5, PREFILL, DECODE, 10**9, timer=ATTEMPT))
     assert journey.num_attempts == 2
     watched.say(Grant(AttemptId(GATEWAY, 2), 2, (0, 1), "layout"))
     assert journey.marks["offered"] == first

@@ -5,11 +5,11 @@ import socket
 
 import structlog
 
-from kvfence.core.ids import new_incarnation
 from kvfence.core.settings import Settings
 from kvfence.protocol.guards import Rules
+from kvfence.runtime.life import Life, Plan, Slot
 from kvfence.runtime.lifeline import Beat, Lifeline, Report
-from kvfence.runtime.supervisor import Plan, Process, Supervisor
+from kvfence.runtime.supervisor import Supervisor
 
 
 class _CancelledWhileRead(Lifeline[Report]):
@@ -29,8 +29,7 @@ async def test_a_heartbeat_that_comes_with_a_cancellation_does_not_undo_it() -> 
     supervisor = Supervisor(Plan(Settings(), "", Rules.all(), {}, 0), structlog.get_logger())
     ours, theirs = socket.socketpair()
     worker: Lifeline[Report] = Lifeline(theirs, Report)  # type: ignore[arg-type]
-    process = Process("decode", new_incarnation())
-    process.last_beat = asyncio.get_running_loop().time()
+    process = Life(Slot("decode"))
     process.lifeline = lifeline = _CancelledWhileRead(ours, Report)  # type: ignore[arg-type]
     lifeline.watch = asyncio.create_task(supervisor._watch(process))
     worker.send(Beat())
