@@ -21,15 +21,15 @@ from structlog.typing import FilteringBoundLogger
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.gateway import canonical, metrics
+from kvfence.gateway.answers import ChatShape, CompletionShape, ModelCard, ModelList, Naming, Shape
 from kvfence.gateway.canonical import Canonical, Tracing
 from kvfence.gateway.intake import Intake, identify
 from kvfence.gateway.logs import RequestRecord
 from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
-from kvfence.gateway.openai import ChatShape, CompletionShape, ModelCard, ModelList, Naming, Shape
 from kvfence.gateway.probe import Probe, ProbeState
 from kvfence.gateway.registry import KeyRegistry
 from kvfence.gateway.responses import INVALID, Failure, error_body, error_headers, failure_of
-from kvfence.gateway.sessions import Session, TokenClock
+from kvfence.gateway.sessions import Choice, Reading, Session, TokenClock
 from kvfence.gateway.streams import Delivery, GenerationResponse
 from kvfence.gateway.translate import (
     Caller,
@@ -143,7 +143,13 @@ class Gateway:
         record.num_prompt = len(translation.request.token_ids)
         naming = Naming(record.id, self._deps.model, int(time.time()), translation.with_usage)
         page_size = self._deps.generations.capacity.page_size
-        delivery = Delivery(shape(naming), translation.stream, translation.with_usage, page_size)
+        delivery = Delivery(
+            shape(naming),
+            translation.stream,
+            translation.with_usage,
+            page_size,
+            usage_always=translation.usage_always,
+        )
         return GenerationResponse(self._open_session(translation, record), delivery, record, self._deps.log)
 
     async def _translate(self, request: Request, translate: Translate, tenant: TenantId) -> Translation | Failure:
@@ -156,10 +162,19 @@ class Gateway:
             return await loop.run_in_executor(self._translator, translate, body, served, caller)
 
     def _open_session(self, translation: Translation, record: RequestRecord) -> Session:
-        text = self._deps.tokenizer.detokenizer(translation.request.token_ids[-8:])
-        record.journeys.append(self._deps.journeys.open(translation.request.id, int(record.started_s * 1e9)))
-        events = self._deps.generations.generate(translation.request)
-        return Session(translation.request, events, text, TokenClock(self.counts, record.started_s))
+        tokenizer, generations, calls = self._deps.tokenizer, self._deps.generations, translation.calls
+        context, special = translation.request.token_ids[-8:], calls.special if calls is not None else ()
+        reading = Reading(
+            lambda: tokenizer.detokenizer(context, special),
+            tokenizer.token_bytes,
+            calls.reader if calls is not None else None,
+        )
+        requests = translation.requests
+        began_ns = int(record.started_s * 1e9)
+        record.journeys += [self._deps.journeys.open(each.id, began_ns) for each in requests]
+        choices = [Choice(index, request, reading) for index, request in enumerate(requests)]
+        events = generations.generate_together(requests)
+        return Session(choices, events, TokenClock(self.counts, record.started_s), generations.leave)
 
     def _identify(self, request: Request, record: RequestRecord) -> TenantId | Failure:
         tenant = identify(request, self._deps.keys)

@@ -22,6 +22,7 @@ _EXPECTED = re.compile(r"^Expected `[a-z |]+`(, got `\w+`| (of length )?[<>]=? -
 def read_body(body: bytes, kind: type[_Body]) -> _Body | Failure:
     """Parse a body; the failure names the field and never shows its value."""
     try:
+        body.decode("utf-8")  # msgspec looks only at the strings of fields that it knows
         read = json.decode(body, type=kind)
         fields = json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
@@ -29,7 +30,7 @@ def read_body(body: bytes, kind: type[_Body]) -> _Body | Failure:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         return Failure(400, INVALID, _not_json(error), "invalid_json")
     for name, harmless in UNSUPPORTED.items():
-        if name in fields and not _asks_nothing(fields[name], harmless):
+        if name in fields and name not in kind.__struct_fields__ and not _asks_nothing(fields[name], harmless):
             return refuse_field(name, f"{name} is not supported here; leave it out.", "unsupported_parameter")
     return read
 

@@ -1,50 +1,128 @@
-"""The requests and responses of OpenAI's API that this server speaks, field by field.
+"""The requests of OpenAI's API that this server takes, field by field, and what it refuses or ignores.
 
-Not for: what a request becomes (``translate.py``) or errors (``responses.py``).
+The OpenAPI description and ``docs/api.md`` are made of these. Not for: what a request becomes (``translate.py``), the
+shapes of answers (``answers.py``) or errors (``responses.py``).
 """
 
-from typing import Annotated, Protocol
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, json
+from msgspec import Meta, Raw, Struct, field
 
+CHOICES_MAX = 16
 STOPS_MAX = 4
 STOP_CHARS_MAX = 256
 """Longest stop string; as many characters of an answer may have to be held back."""
+STOP_IDS_MAX = 64
+BIASES_MAX = 1024
+TOP_LOGPROBS_MAX = 20
+TOOLS_MAX = 128
 
-# ---- requests --------------------------------------------------------------------------------------------------------
+
+def _null() -> Raw:
+    return Raw(b"null")
+
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 class StreamOptions(Struct, frozen=True):
-    """``include_usage``: one more chunk, with the token counts, before the end."""
+    """What a stream carries besides text."""
 
-    include_usage: bool | None = None
+    include_usage: Annotated[bool | None, Meta(description="one more chunk, with the token counts, before the end")] = (
+        None
+    )
+    continuous_usage_stats: Annotated[
+        bool | None, Meta(description="with include_usage: every chunk has the counts so far (as in vLLM)")
+    ] = None
+
+
+class JsonSchemaFormat(Struct, frozen=True):
+    """A named JSON schema. It is enforced whatever ``strict`` says."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    schema: Annotated[Raw, Meta(description="the JSON schema, an object")] = field(default_factory=_null)
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(Struct, frozen=True):
+    """What the answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
 
 
 class GenerationFields(Struct, frozen=True, kw_only=True):
-    """The fields that completions and chat completions share. ``top_k`` and ``ignore_eos`` are extensions.
+    """The fields that completions and chat completions share."""
 
-    Units:
-        temperature: 0 is greedy. top_k: 0 and -1 are off.
-    """
-
-    model: str
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: str | list[str] | None = None
-    max_tokens: _Count | None = None
-    ignore_eos: bool | None = None
+    model: Annotated[str, Meta(description="the served model's name, as in /v1/models")]
+    stream: Annotated[bool | None, Meta(description="send the answer as events")] = None
+    stream_options: Annotated[StreamOptions | None, Meta(description="only with stream")] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=CHOICES_MAX)] | None,
+        Meta(description="answers to one prompt, each with a seed of its own; admitted all or none"),
+    ] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy; 1 if absent")] = (
+        None
+    )
+    top_p: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="share kept of the probability")] = (
+        None
+    )
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None, Meta(description="tokens kept; 0 and -1 are off (as in vLLM)")
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="drops tokens below this share of the likeliest one's probability (as in vLLM)"),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
+        Meta(description="the same seed, prompt and settings give the same answer; drawn if absent"),
+    ] = None
+    stop: Annotated[
+        str | list[str] | None,
+        Meta(description=f"up to {STOPS_MAX} strings, each of 1 to {STOP_CHARS_MAX} characters, that end the answer"),
+    ] = None
+    stop_token_ids: Annotated[
+        list[Annotated[int, Meta(ge=0)]] | None,
+        Meta(description=f"up to {STOP_IDS_MAX} tokens that end the answer and are not shown (as in vLLM)"),
+    ] = None
+    ignore_eos: Annotated[bool | None, Meta(description="do not end at the model's own end (as in vLLM)")] = None
+    max_tokens: Annotated[_Count | None, Meta(description="the most tokens of one answer")] = None
+    min_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)] | None,
+        Meta(description="no end, stop token or stop string before so many tokens (as in vLLM); not with a grammar"),
+    ] = None
+    presence_penalty: Annotated[_Penalty | None, Meta(description="subtracted once for tokens of the answer")] = None
+    frequency_penalty: Annotated[
+        _Penalty | None, Meta(description="subtracted for each time a token stands in the answer")
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=10)] | None,
+        Meta(description="divides the logits of tokens of prompt and answer (as in vLLM); 1 is off"),
+    ] = None
+    logit_bias: Annotated[
+        dict[str, _Bias] | None,
+        Meta(description=f"token id to what is added to its logit, -100 to 100; up to {BIASES_MAX} of them"),
+    ] = None
+    response_format: Annotated[
+        ResponseFormat | None, Meta(description="text, json_object, or a json_schema that is enforced token by token")
+    ] = None
 
 
 class CompletionBody(GenerationFields, frozen=True, kw_only=True):
-    """POST /v1/completions. One prompt: a string, a list of one string, token ids, or a list of one such list."""
+    """POST /v1/completions."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: Annotated[
+        str | list[str | int | list[int]],
+        Meta(description="one prompt: a string, a list of one string, token ids, or a list of one such list"),
+    ]
+    logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_MAX)] | None,
+        Meta(description="log probabilities of each token and of so many likeliest in its place"),
+    ] = None
 
 
 class ContentPart(Struct, frozen=True):
@@ -54,45 +132,100 @@ class ContentPart(Struct, frozen=True):
     text: str | None = None
 
 
-class ChatMessage(Struct, frozen=True):
-    """One message. ``tool_calls`` is read only to be refused."""
+class CalledFunction(Struct, frozen=True):
+    """What an earlier answer called. ``arguments``: JSON text of an object."""
 
-    role: str
-    content: str | list[ContentPart] | None = None
-    tool_calls: list[object] | None = None
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, frozen=True):
+    """One call of an earlier answer."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(Struct, frozen=True):
+    """One message."""
+
+    role: Annotated[str, Meta(description="system, developer, user, assistant or tool")]
+    content: Annotated[str | list[ContentPart] | None, Meta(description="text, or parts of type text")] = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall] | None, Meta(description="of an assistant's message")] = None
+    tool_call_id: Annotated[str | None, Meta(description="of a tool's message")] = None
+
+
+class FunctionSpec(Struct, frozen=True):
+    """A function that may be called. ``parameters``: the JSON schema of its arguments, an object."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: Raw = field(default_factory=_null)
+    strict: bool | None = None
+
+
+class Tool(Struct, frozen=True):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class NamedFunction(Struct, frozen=True):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Struct, frozen=True):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage]
-    max_completion_tokens: _Count | None = None
+    messages: Annotated[list[ChatMessage], Meta(description="the conversation; the answer follows it")]
+    max_completion_tokens: Annotated[_Count | None, Meta(description="another name of max_tokens")] = None
+    logprobs: Annotated[bool | None, Meta(description="report the log probability of each token")] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_MAX)] | None,
+        Meta(description="with logprobs: so many likeliest tokens in each place"),
+    ] = None
+    tools: Annotated[list[Tool] | None, Meta(description=f"up to {TOOLS_MAX} functions the model may call")] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None,
+        Meta(description="auto if absent; required and a named function are enforced token by token"),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="false: at most one call in an answer; enforced where calls are required")
+    ] = None
 
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
+    "top_logprobs": (0,),
+    "messages": (),
+    "prompt": (),
+    "max_completion_tokens": (),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True,),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
+    "guided_decoding_backend": (),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -100,190 +233,33 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "verbosity": (),
     "web_search_options": (),
     "moderation": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "logits_processors": ([],),
+    "return_tokens_as_token_ids": (False,),
 }
-"""Fields that would change the answer and are not served, with the values (besides null) that ask for nothing.
-
-Every other unknown field is ignored: it does not change the text (user, metadata, store, service_tier, ...).
+"""Fields that would change the answer and are not served on a route that has them not, with the values (besides null)
+that ask for nothing. Each is refused by name.
 """
 
-# ---- responses -------------------------------------------------------------------------------------------------------
-
-
-class Usage(Struct, frozen=True):
-    """Token counts of one request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class _Delta(Struct, frozen=True, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class _ChunkChoice(Struct, frozen=True):
-    delta: _Delta
-    index: int = 0
-    logprobs: None = None
-    finish_reason: str | None = None
-
-
-class _TextChoice(Struct, frozen=True):
-    text: str
-    index: int = 0
-    logprobs: None = None
-    finish_reason: str | None = None
-
-
-class _Message(Struct, frozen=True):
-    content: str
-    role: str = "assistant"
-    refusal: None = None
-
-
-class _MessageChoice(Struct, frozen=True):
-    message: _Message
-    index: int = 0
-    logprobs: None = None
-    finish_reason: str | None = None
-
-
-class _Envelope(Struct, frozen=True):
-    """What every response and chunk has in common. ``usage``: absent, null or the counts."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_ChunkChoice] | list[_TextChoice] | list[_MessageChoice]
-    system_fingerprint: None = None
-    usage: Usage | UnsetType | None = UNSET
-
-
-class ModelCard(Struct, frozen=True):
-    """One served model."""
-
-    id: str
-    created: int
-    max_model_len: int
-    object: str = "model"
-    owned_by: str = "kvfence"
-
-
-class ModelList(Struct, frozen=True):
-    """GET /v1/models."""
-
-    data: list[ModelCard]
-    object: str = "list"
-
-
-class Naming(Struct, frozen=True):
-    """What names one answer. ``with_usage``: the client asked for a usage chunk, so others say null.
-
-    Units:
-        created: seconds since 1970.
-    """
-
-    request_id: str
-    model: str
-    created: int
-    with_usage: bool = False
-
-
-class Shape(Protocol):
-    """How one route words an answer; every method gives JSON."""
-
-    def opening(self) -> bytes | None:
-        """Give the chunk before any text, if this route has one."""
-        ...
-
-    def text(self, text: str) -> bytes:
-        """Give one chunk of text."""
-        ...
-
-    def closing(self, finish_reason: str) -> bytes:
-        """Give the chunk that says why the text ends."""
-        ...
-
-    def counts(self, usage: Usage) -> bytes:
-        """Give the usage chunk."""
-        ...
-
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        """Give the answer that is not streamed."""
-        ...
-
-
-class ChatShape:
-    """Words chat completions."""
-
-    def __init__(self, naming: Naming) -> None:
-        self._naming = naming
-
-    def opening(self) -> bytes:
-        """Give the chunk that names the role."""
-        return self._chunk([_ChunkChoice(_Delta(role="assistant", content=""))])
-
-    def text(self, text: str) -> bytes:
-        """Give one chunk of text."""
-        return self._chunk([_ChunkChoice(_Delta(content=text))])
-
-    def closing(self, finish_reason: str) -> bytes:
-        """Give the chunk that says why the text ends."""
-        return self._chunk([_ChunkChoice(_Delta(), finish_reason=finish_reason)])
-
-    def counts(self, usage: Usage) -> bytes:
-        """Give the usage chunk."""
-        return self._chunk([], usage)
-
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        """Give the answer that is not streamed."""
-        choices = [_MessageChoice(_Message(text), finish_reason=finish_reason)]
-        return _encode(self._naming, "chatcmpl", "chat.completion", choices, usage)
-
-    def _chunk(self, choices: list[_ChunkChoice], usage: Usage | None = None) -> bytes:
-        counted = usage if self._naming.with_usage else UNSET
-        return _encode(self._naming, "chatcmpl", "chat.completion.chunk", choices, counted)
-
-
-class CompletionShape:
-    """Words completions; a chunk has the same form as the whole answer."""
-
-    def __init__(self, naming: Naming) -> None:
-        self._naming = naming
-
-    def opening(self) -> None:
-        """There is no chunk before the text."""
-        return
-
-    def text(self, text: str) -> bytes:
-        """Give one chunk of text."""
-        return self._chunk([_TextChoice(text)])
-
-    def closing(self, finish_reason: str) -> bytes:
-        """Give the chunk that says why the text ends."""
-        return self._chunk([_TextChoice("", finish_reason=finish_reason)])
-
-    def counts(self, usage: Usage) -> bytes:
-        """Give the usage chunk."""
-        return self._chunk([], usage)
-
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        """Give the answer that is not streamed."""
-        return _encode(self._naming, "cmpl", "text_completion", [_TextChoice(text, finish_reason=finish_reason)], usage)
-
-    def _chunk(self, choices: list[_TextChoice], usage: Usage | None = None) -> bytes:
-        counted = usage if self._naming.with_usage else UNSET
-        return _encode(self._naming, "cmpl", "text_completion", choices, counted)
-
-
-def _encode(
-    naming: Naming,
-    prefix: str,
-    kind: str,
-    choices: list[_ChunkChoice] | list[_TextChoice] | list[_MessageChoice],
-    usage: Usage | UnsetType | None,
-) -> bytes:
-    answer_id = f"{prefix}-{naming.request_id}"
-    return json.encode(_Envelope(answer_id, kind, naming.created, naming.model, choices, usage=usage))
+IGNORED: dict[str, str] = {
+    "user": "the key says whose request it is",
+    "safety_identifier": "as user",
+    "metadata": "nothing is stored",
+    "store": "nothing is stored",
+    "service_tier": "there is one",
+    "prompt_cache_key": "there is no shared cache to steer",
+    "prompt_cache_retention": "as prompt_cache_key",
+    "strict": "of json_schema and functions: a schema is enforced either way",
+}
+"""Fields that do not change the text, and why nothing is done with them; so are all that are in no table here."""

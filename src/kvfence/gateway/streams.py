@@ -7,7 +7,7 @@ until the generation is closed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
+from kvfence.gateway.answers import Shape, Usage, Whole
 from kvfence.gateway.logs import RequestRecord, describe_crash
-from kvfence.gateway.openai import Shape, Usage
+from kvfence.gateway.pieces import Finish, Piece
 from kvfence.gateway.responses import INTERNAL, Failure, error_body, error_headers, failure_of
-from kvfence.gateway.sessions import Finish, Piece, Session
+from kvfence.gateway.sessions import Session
 from kvfence.protocol.messages import EndReason
 
 SEND_TIMEOUT_S = 60.0
@@ -33,13 +34,20 @@ Items = AsyncGenerator[Piece | Finish | Failure, None]
 
 
 class Delivery(Struct, frozen=True):
-    """How the client wants its answer."""
+    """How the client wants its answer.
+
+    ``usage_always``: every chunk has the counts so far. ``headers``: more headers of the answer. ``on_end``: hears how
+    many tokens were generated, however it ended.
+    """
 
     shape: Shape
     stream: bool
     with_usage: bool
     page_size: int
     send_timeout_s: float = SEND_TIMEOUT_S
+    usage_always: bool = False
+    headers: dict[str, str] = {}
+    on_end: Callable[[int], None] = lambda _: None
 
 
 class GenerationResponse(Response):
@@ -66,6 +74,7 @@ class GenerationResponse(Response):
         finally:
             self._record.num_answer = self._session.clock.num_tokens
             self._record.ttft_s = self._session.clock.ttft_s
+            self._delivery.on_end(self._session.clock.num_tokens)
 
     async def _answer(self, items: Items, send: Send) -> None:
         async with aclosing(self._contain(items)) as contained:
@@ -88,28 +97,39 @@ class GenerationResponse(Response):
             yield INTERNAL
 
     async def _stream(self, first: Piece | Finish, items: Items, send: Send) -> None:
-        await _send_start(200, _STREAM_HEADERS, send)
-        opening = self._delivery.shape.opening()
-        if opening is not None:
-            await _send_event(opening, send)
-        await self._send_item(first, send)
+        await _send_start(200, _STREAM_HEADERS | self._delivery.headers, send)
+        opened: set[int] = set()
+        num_finished = await self._send_item(first, opened, send)
         async for item in items:
             if isinstance(item, Failure):
                 self._record.reason = item.name
                 await _send_event(error_body(item), send)
             else:
-                await self._send_item(item, send)
+                num_finished += await self._send_item(item, opened, send)
+        if num_finished == self._session.num_choices:
+            await self._send_last(send)
         await _send_body(b"", send, more=False)
 
-    async def _send_item(self, item: Piece | Finish, send: Send) -> None:
+    async def _send_item(self, item: Piece | Finish, opened: set[int], send: Send) -> int:
+        """Send a choice's next chunk, and before its first one what opens it. Returns: finishes, 0 or 1."""
         shape = self._delivery.shape
-        if isinstance(item, Piece):
-            if item.text:
-                await _send_event(shape.text(item.text), send)
-            return
-        await _send_event(shape.closing(item.reason), send)
+        if item.index not in opened:
+            opened.add(item.index)
+            opening = shape.opening(item.index)
+            if opening is not None:
+                await _send_event(opening, send)
+        usage = self._usage() if self._delivery.usage_always else None
+        if isinstance(item, Finish):
+            await _send_event(shape.closing(item, usage), send)
+            return 1
+        if item:
+            await _send_event(shape.piece(item, usage), send)
+        return 0
+
+    async def _send_last(self, send: Send) -> None:
+        """Every choice is whole: the counts, and the word that says so."""
         if self._delivery.with_usage:
-            await _send_event(shape.counts(self._usage()), send)
+            await _send_event(self._delivery.shape.counts(self._usage()), send)
         await _send_event(b"[DONE]", send)
 
     async def _say_stopping(self, send: Send) -> None:
@@ -122,24 +142,36 @@ class GenerationResponse(Response):
             await _send_body(b"", send, more=False)
 
     async def _collect(self, first: Piece | Finish, items: Items, send: Send) -> None:
-        """Keep the text until its end is known: half an answer is never given as a whole one."""
-        texts = [first.text] if isinstance(first, Piece) else []
-        last: Piece | Finish | Failure = first
-        async for last in items:
-            if isinstance(last, Piece):
-                texts.append(last.text)
-        if isinstance(last, Finish):
-            body = self._delivery.shape.whole("".join(texts), last.reason, self._usage())
-            await _send_start(200, {"content-type": "application/json", "content-length": str(len(body))}, send)
-            await _send_body(body, send, more=False)
+        """Keep everything until its end is known: half an answer is never given as a whole one."""
+        wholes = [Whole() for _ in range(self._session.num_choices)]
+        _keep(first, wholes)
+        failure: Failure | None = None
+        async for item in items:
+            if isinstance(item, Failure):
+                failure = item
+            else:
+                _keep(item, wholes)
+        if failure is None and not all(whole.reason for whole in wholes):
+            failure = INTERNAL
+        if failure is not None:
+            self._record.reason = failure.name
+            await send_failure(failure, send)
             return
-        failure = last if isinstance(last, Failure) else INTERNAL
-        self._record.reason = failure.name
-        await send_failure(failure, send)
+        body = self._delivery.shape.whole(wholes, self._usage())
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        await _send_start(200, headers | self._delivery.headers, send)
+        await _send_body(body, send, more=False)
 
     def _usage(self) -> Usage:
         num_prompt, num_answer = len(self._session.request.token_ids), self._session.clock.num_tokens
         return Usage(num_prompt, num_answer, num_prompt + num_answer)
+
+
+def _keep(item: Piece | Finish, wholes: list[Whole]) -> None:
+    if isinstance(item, Finish):
+        wholes[item.index].reason = item.reason
+    else:
+        wholes[item.index].add(item)
 
 
 async def send_failure(failure: Failure, send: Send) -> None:

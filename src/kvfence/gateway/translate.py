@@ -5,30 +5,26 @@ above the context. No failure repeats anything the client sent.
 Not for: whether a request fits or may queue now (the dispatcher asks), or who the client is (``registry.py``).
 """
 
-import secrets
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.core.request import Request, SamplingParams
 from kvfence.gateway.bodies import read_body
-from kvfence.gateway.openai import (
-    STOP_CHARS_MAX,
-    STOPS_MAX,
-    ChatBody,
-    ChatMessage,
-    CompletionBody,
-    GenerationFields,
-)
+from kvfence.gateway.messages import refuse_messages, template_messages
+from kvfence.gateway.openai import ChatBody, CompletionBody, GenerationFields
 from kvfence.gateway.responses import INVALID, Failure, Need, refuse_field, too_large
+from kvfence.gateway.steering import refuse_settings, sampling_of
+from kvfence.gateway.tool_calls import Calls, plan_calls, template_tools
+from kvfence.models.tool_formats import ToolFormat
 from kvfence.protocol.admission import Capacity, fits
 
 COMPLETION_TOKENS = 16
 """Tokens of a completion that does not say how many: OpenAI's default."""
-
-ROLES = ("system", "developer", "user", "assistant")
 
 
 class TextStream(Protocol):
@@ -60,12 +56,26 @@ class TextTokenizer(Protocol):
         """Tokenise, stopping at ``num_tokens_max + 1`` ids."""
         ...
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Does the chat template show tools to the model?"""
+        ...
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How this model writes calls, where that is known."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Give the bytes that one token stands for."""
+        ...
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Give the prompt of a chat; a ValueError, without the messages' text, where it cannot."""
         ...
 
-    def detokenizer(self, context: Sequence[int] = ()) -> TextStream:
-        """Begin to turn generated ids into text."""
+    def detokenizer(self, context: Sequence[int] = (), shown: Sequence[str] = ()) -> TextStream:
+        """Begin to turn generated ids into text; ``shown``: special tokens whose names are text."""
         ...
 
 
@@ -85,12 +95,40 @@ class Served(Struct, frozen=True):
     capacity: Capacity
 
 
+class Prompted(Struct, frozen=True):
+    """A prompt as tokens, and how its answer is to be generated."""
+
+    token_ids: Sequence[int]
+    max_tokens: int
+    sampling: SamplingParams
+
+
 class Translation(Struct, frozen=True):
-    """A request the workers understand, and how its answer is to be given."""
+    """A request the workers understand, and how its answer is to be given.
+
+    ``calls``: how calls are read out of the answer; None where nothing may be called.
+    """
 
     request: Request
-    stream: bool
-    with_usage: bool
+    stream: bool = False
+    with_usage: bool = False
+    usage_always: bool = False
+    num_choices: int = 1
+    calls: Calls | None = None
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """One request for each choice; the first is the request itself."""
+        return tuple(_choice(self.request, index) for index in range(self.num_choices))
+
+
+def _choice(request: Request, index: int) -> Request:
+    """Give the request of one of several choices, with an id and a seed that come of the first one's."""
+    if index == 0:
+        return request
+    digest = hashlib.blake2b(f"{request.sampling.seed}/choice/{index}".encode(), digest_size=8).digest()
+    sampling = replace(request.sampling, seed=int.from_bytes(digest, "little") >> 1)
+    return replace(request, id=RequestId(f"{request.id}-{index}"), sampling=sampling)
 
 
 def translate_chat(body: bytes, served: Served, caller: Caller) -> Translation | Failure:
@@ -98,17 +136,22 @@ def translate_chat(body: bytes, served: Served, caller: Caller) -> Translation |
     chat = read_body(body, ChatBody)
     if isinstance(chat, Failure):
         return chat
-    failure = _refuse_common(chat, served) or _refuse_messages(chat.messages)
+    failure = _refuse_common(chat, served) or _refuse_chat(chat)
     if failure is not None:
         return failure
+    calls = plan_calls(chat, served.tokenizer.takes_tools, served.tokenizer.tool_format)
+    if isinstance(calls, Failure):
+        return calls
+    num_top = (chat.top_logprobs or 0) if chat.logprobs else None
+    sampling = sampling_of(chat, num_top, calls.grammar if calls else "")
+    if isinstance(sampling, Failure):
+        return sampling
     asked = chat.max_completion_tokens or chat.max_tokens
-    if chat.max_completion_tokens and chat.max_tokens and chat.max_completion_tokens != chat.max_tokens:
-        return refuse_field("max_tokens", "max_tokens and max_completion_tokens differ; give one of them.")
-    token_ids = _encode_chat(chat.messages, served, asked or 1)
+    token_ids = _encode_chat(chat, served, asked or 1, with_tools=calls is not None)
     if isinstance(token_ids, Failure):
         return token_ids
     left = max(1, served.capacity.context_tokens - len(token_ids))
-    return _assemble(chat, caller, token_ids, asked or left)
+    return _assemble(chat, caller, Prompted(token_ids, asked or left, sampling), calls)
 
 
 def translate_completion(body: bytes, served: Served, caller: Caller) -> Translation | Failure:
@@ -119,31 +162,31 @@ def translate_completion(body: bytes, served: Served, caller: Caller) -> Transla
     failure = _refuse_common(completion, served)
     if failure is not None:
         return failure
+    sampling = sampling_of(completion, completion.logprobs)
+    if isinstance(sampling, Failure):
+        return sampling
     max_tokens = completion.max_tokens or COMPLETION_TOKENS
     token_ids = _encode_prompt(completion.prompt, served, max_tokens)
     if isinstance(token_ids, Failure):
         return token_ids
-    return _assemble(completion, caller, token_ids, max_tokens)
+    return _assemble(completion, caller, Prompted(token_ids, max_tokens, sampling))
 
 
-def _assemble(body: GenerationFields, caller: Caller, token_ids: Sequence[int], max_tokens: int) -> Translation:
+def _assemble(body: GenerationFields, caller: Caller, prompted: Prompted, calls: Calls | None = None) -> Translation:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     request = Request(
-        caller.id, caller.tenant, tuple(token_ids), max_tokens, _sampling(body), stop, deadline_s=caller.deadline_s
+        caller.id,
+        caller.tenant,
+        tuple(prompted.token_ids),
+        prompted.max_tokens,
+        prompted.sampling,
+        stop,
+        deadline_s=caller.deadline_s,
     )
     options = body.stream_options
-    return Translation(request, bool(body.stream), bool(options and options.include_usage))
-
-
-def _sampling(body: GenerationFields) -> SamplingParams:
-    """A seed of the client's is used as it is; without one we draw it."""
-    return SamplingParams(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
-        seed=secrets.randbits(63) if body.seed is None else body.seed % (1 << 63),
-        ignore_eos=bool(body.ignore_eos),
-    )
+    with_usage = bool(options and options.include_usage)
+    always = bool(options and options.continuous_usage_stats)
+    return Translation(request, bool(body.stream), with_usage, with_usage and always, body.n or 1, calls)
 
 
 # ---- refusing --------------------------------------------------------------------------------------------------------
@@ -155,67 +198,37 @@ def _refuse_common(body: GenerationFields, served: Served) -> Failure | None:
         return Failure(404, INVALID, message, "model_not_found", "model")
     if body.stream_options is not None and not body.stream:
         return refuse_field("stream_options", "stream_options is allowed only with stream.")
-    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if len(stops) > STOPS_MAX:
-        return refuse_field("stop", f"stop has {len(stops)} strings; at most {STOPS_MAX} are allowed.")
-    if any(not stop or len(stop) > STOP_CHARS_MAX for stop in stops):
-        return refuse_field("stop", f"Every stop string has 1 to {STOP_CHARS_MAX} characters.")
-    return None
+    return refuse_settings(body, served.tokenizer.vocab_size)
 
 
-def _refuse_messages(messages: list[ChatMessage]) -> Failure | None:
-    if not messages:
-        return refuse_field("messages", "messages is empty; give at least one.")
-    for index, message in enumerate(messages):
-        failure = _refuse_message(f"messages[{index}]", message)
-        if failure is not None:
-            return failure
-    return None
-
-
-def _refuse_message(at: str, message: ChatMessage) -> Failure | None:
-    if message.tool_calls:
-        return refuse_field(f"{at}.tool_calls", "Tool calls are not supported here.", "unsupported_parameter")
-    if message.role not in ROLES:
-        return refuse_field(f"{at}.role", f"{at}.role is one of {', '.join(ROLES)}; tools are not supported here.")
-    if message.content is None:
-        return refuse_field(f"{at}.content", f"{at}.content is missing.")
-    if isinstance(message.content, str):
-        return None
-    for index, part in enumerate(message.content):
-        if part.type != "text":
-            where = f"{at}.content[{index}].type"
-            return refuse_field(where, "Only parts of type text are supported here.", "unsupported_parameter")
-        if part.text is None:
-            return refuse_field(f"{at}.content[{index}].text", "A part of type text has a text.")
-    return None
+def _refuse_chat(chat: ChatBody) -> Failure | None:
+    if chat.max_completion_tokens and chat.max_tokens and chat.max_completion_tokens != chat.max_tokens:
+        return refuse_field("max_tokens", "max_tokens and max_completion_tokens differ; give one of them.")
+    if chat.top_logprobs and not chat.logprobs:
+        return refuse_field("top_logprobs", "top_logprobs is allowed only with logprobs.")
+    return refuse_messages(chat.messages)
 
 
 # ---- tokenising ------------------------------------------------------------------------------------------------------
 
 
-def _encode_chat(messages: list[ChatMessage], served: Served, max_tokens: int) -> list[int] | Failure:
-    texts = [_message_text(message) for message in messages]
+def _encode_chat(chat: ChatBody, served: Served, max_tokens: int, *, with_tools: bool) -> list[int] | Failure:
+    messages = template_messages(chat.messages)
+    if isinstance(messages, Failure):
+        return messages
+    tools = template_tools(chat.tools or []) if with_tools else []
+    texts = [str(message["content"]) for message in messages]
     if not any(texts):
         return refuse_field("messages", "Every message is empty; give at least one some text.")
     too_long = _refuse_bytes("messages", texts, served, max_tokens)
     if too_long is not None:
         return too_long
     try:
-        roles = ("system" if message.role == "developer" else message.role for message in messages)
-        prompt = served.tokenizer.render_chat(
-            [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-        )
+        prompt = served.tokenizer.render_chat(messages, tools)
     except ValueError as refusal:
         return refuse_field("messages", f"{refusal}.")
     token_ids = served.tokenizer.encode(prompt, served.capacity.context_tokens)
     return _refuse_count("messages", token_ids, served, max_tokens)
-
-
-def _message_text(message: ChatMessage) -> str:
-    if isinstance(message.content, list):
-        return "".join(part.text or "" for part in message.content)
-    return message.content or ""
 
 
 def _encode_prompt(prompt: str | list[str | int | list[int]], served: Served, max_tokens: int) -> list[int] | Failure:

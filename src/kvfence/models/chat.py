@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kvfence.core.errors import ModelError
+from kvfence.models.tool_formats import ToolFormat, tool_format_of
 
 
 class ChatRefused(ValueError):
@@ -36,10 +37,16 @@ class ChatTemplate:
         self._source, self._variables = source, dict(variables)
         try:
             self._template = environment.from_string(source)
+            self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ModelError(f"the model's chat template does not compile ({type(error).__name__}).") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How this model writes calls, where that is known."""
+        return tool_format_of(self._source) if self.takes_tools else None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Give the prompt that ends where the assistant's answer begins.
 
         Raises:
@@ -47,7 +54,10 @@ class ChatTemplate:
                 template, so that no message text can be in it.
         """
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._variables)
+            given = {"tools": list(tools)} if tools else {}
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=True, **given, **self._variables
+            )
         except TemplateError as error:
             reason = error.message or ""
             shown = f": {reason}" if reason and reason in self._source else ""

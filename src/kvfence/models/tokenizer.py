@@ -9,7 +9,7 @@ Not for: stop strings (``gateway``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from msgspec import Struct
 from kvfence.core.errors import ModelError
 from kvfence.models.chat import ChatRefused, ChatTemplate
 from kvfence.models.checkpoint import read_facts, read_json
+from kvfence.models.token_bytes import spelling_of
+from kvfence.models.tool_formats import ToolFormat
 
 SLICE_CHARS = 16384
 """Text up to this long is tokenised whole; longer text first in slices, to stop early."""
@@ -43,11 +45,14 @@ class TokenizerFacts(Struct, frozen=True):
     Units:
         longest_token_bytes: no token stands for more bytes of text, so a text of n bytes has at least
             n / longest_token_bytes tokens; ``sys.maxsize`` where the tokenizer may drop text.
+    ``spelling``: gives the bytes of a token that was not added to the vocabulary as a whole word.
     """
 
     vocab_size: int
     longest_token_bytes: int
     eos_token_ids: frozenset[int]
+    added_ids: frozenset[int] = frozenset()
+    spelling: Callable[[str], bytes] = str.encode
 
 
 class Tokenizer:
@@ -86,7 +91,24 @@ class Tokenizer:
                 return begun[: num_tokens_max + 1]
         return self._ids(text, add_special)[: num_tokens_max + 1]
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Does the chat template show tools to the model?"""
+        return self._template is not None and self._template.takes_tools
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How this model writes calls, where that is known."""
+        return self._template.tool_format if self._template is not None else None
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Give the bytes that one token stands for; of a special token, its name."""
+        token = self._inner.id_to_token(token_id)
+        if token is None:
+            return b""
+        return token.encode() if token_id in self._facts.added_ids else self._facts.spelling(token)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Give the prompt of a chat.
 
         Raises:
@@ -94,11 +116,15 @@ class Tokenizer:
         """
         if self._template is None:
             raise ChatRefused("this model has no chat template; use /v1/completions")
-        return self._template.render(messages)
+        return self._template.render(messages, tools)
 
-    def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
-        """Begin to turn generated ids into text; ``context``: the prompt's last ids, for a leading space."""
-        return Detokenizer(self._inner, context)
+    def detokenizer(self, context: Sequence[int] = (), shown: Sequence[str] = ()) -> Detokenizer:
+        """Begin to turn generated ids into text; ``context``: the prompt's last ids, for a leading space.
+
+        ``shown``: special tokens whose names are text here, where others are left out.
+        """
+        names = {token_id: name for name in shown if (token_id := self._inner.token_to_id(name)) is not None}
+        return Detokenizer(self._inner, context, names)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Give the text of ids at once, special tokens left out."""
@@ -127,8 +153,8 @@ class Detokenizer:
     with byte fallback may show other replacement characters where bytes are no UTF-8).
     """
 
-    def __init__(self, inner: Any, context: Sequence[int] = ()) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, context: Sequence[int] = (), names: Mapping[int, str] | None = None) -> None:
+        self._inner, self._names = inner, names or {}
         self._window = list(context)[-WINDOW_KEPT:]
         self._num_sent = len(self._decode(self._window))
 
@@ -143,6 +169,10 @@ class Detokenizer:
         return rest
 
     def _push(self, token_id: int) -> str:
+        if token_id in self._names:
+            rest = self.flush()
+            self._window, self._num_sent = [], 0
+            return rest + self._names[token_id]
         self._window.append(token_id)
         text = self._decode(self._window)
         num_stable = len(text) - _num_unstable(text)
@@ -193,6 +223,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         vocab_size=inner.get_vocab_size(with_added_tokens=True),
         longest_token_bytes=_longest_token_bytes(spec, inner.get_vocab(with_added_tokens=True)),
         eos_token_ids=read_facts(path).eos_token_ids,
+        added_ids=frozenset(inner.get_added_tokens_decoder()),
+        spelling=spelling_of(_kinds(spec.get("pre_tokenizer")) | _kinds(spec.get("decoder"))),
     )
     return Tokenizer(inner, facts, _load_template(path, config))
 

@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
+from kvfence.core.ids import RequestId
 from kvfence.core.request import Request
 from kvfence.gateway.app import GatewayDeps, build_app
 from kvfence.gateway.logs import open_log
 from kvfence.gateway.registry import KeyRegistry
+from kvfence.models.tool_formats import TOOL_FORMATS, ToolFormat
 from kvfence.protocol.admission import Capacity, fits
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
@@ -31,21 +33,28 @@ class ByteTokenizer:
     vocab_size = 257
     longest_token_bytes = 1
 
-    def __init__(self, longest_token_bytes: int = 1) -> None:
+    takes_tools = True
+
+    def __init__(self, longest_token_bytes: int = 1, tool_format: ToolFormat | None = TOOL_FORMATS[0]) -> None:
         self.longest_token_bytes = longest_token_bytes
+        self.tool_format = tool_format
         self.num_encoded = 0
 
     def encode(self, text: str, num_tokens_max: int, *, add_special: bool = False) -> list[int]:
         self.num_encoded += 1
         return list(text.encode()[: num_tokens_max + 1])
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         if messages[0]["role"] == "assistant":
             raise ValueError("the model's chat template refuses these messages")
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        offered = "".join(f"[{tool['function']['name']}]" for tool in tools)
+        return offered + "".join(f"<{message['role']}>{message['content']}" for message in messages)
 
-    def detokenizer(self, context: Sequence[int] = ()) -> "ByteStream":
+    def detokenizer(self, context: Sequence[int] = (), shown: Sequence[str] = ()) -> "ByteStream":
         return ByteStream()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes((token_id,)) if token_id < EOS else b"<end>"
 
 
 class ByteStream:
@@ -68,6 +77,7 @@ class FakeGenerations:
         self.capacity = capacity
         self.script = script
         self.requests: list[Request] = []
+        self.left: set[RequestId] = set()
         self.num_open = 0
         self.num_cancelled = 0
         self.worker_state = "ready"
@@ -95,6 +105,24 @@ class FakeGenerations:
         finally:
             self.num_cancelled += not ended
             self._count(-1)
+
+    async def generate_together(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, TokensOut | EndOut]]:
+        """Take turns; a request that was left ends at its next turn."""
+        running = {index: self.generate(request) for index, request in enumerate(requests)}
+        try:
+            while running:
+                for index, generation in list(running.items()):
+                    item = None if requests[index].id in self.left else await anext(generation, None)
+                    if item is None:
+                        await running.pop(index).aclose()
+                    else:
+                        yield index, item
+        finally:
+            for generation in running.values():
+                await generation.aclose()
+
+    def leave(self, request: RequestId) -> None:
+        self.left.add(request)
 
     async def until_open(self, num_open: int) -> None:
         """Wait until so many generations are open; give up after five seconds."""

@@ -2,8 +2,9 @@ import pytest
 
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.core.request import Request, SamplingParams
+from kvfence.gateway.pieces import Finish, Piece
 from kvfence.gateway.responses import BROKEN_OFF, Failure
-from kvfence.gateway.sessions import Finish, Piece, Session, StopScanner, TokenClock
+from kvfence.gateway.sessions import Choice, Reading, Session, StopScanner, TokenClock
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut
 from tests.unit.gateway.fakes import ByteStream, FakeGenerations, end, say
@@ -32,7 +33,9 @@ def open_session(generations: FakeGenerations, stop: tuple[str, ...] = (), ticks
     """Open a session of scripted generations."""
     ticks = ticks or Ticks()
     request = Request(RequestId("r"), TenantId("t"), (1, 2), 100, SamplingParams(), stop)
-    return Session(request, generations.generate(request), ByteStream(), TokenClock(ticks, 0.0, ticks.clock))
+    choices = [Choice(0, request, Reading(ByteStream))]
+    events = generations.generate_together([request])
+    return Session(choices, events, TokenClock(ticks, 0.0, ticks.clock), generations.leave)
 
 
 async def read_all(session: Session) -> tuple[str, Finish | Failure | None]:

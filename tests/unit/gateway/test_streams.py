@@ -3,10 +3,10 @@ import io
 
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.core.request import Request, SamplingParams
+from kvfence.gateway.answers import ChatShape, Naming
 from kvfence.gateway.logs import RequestRecord, open_log
 from kvfence.gateway.metrics import GatewayMetrics
-from kvfence.gateway.openai import ChatShape, Naming
-from kvfence.gateway.sessions import Session, TokenClock
+from kvfence.gateway.sessions import Choice, Reading, Session, TokenClock
 from kvfence.gateway.streams import Delivery, GenerationResponse
 from tests.unit.gateway.fakes import ByteStream, FakeGenerations, say
 
@@ -17,7 +17,8 @@ def respond(generations: FakeGenerations, record: RequestRecord, send_timeout_s:
     """Make a streamed response that gives up after so long."""
     request = Request(RequestId("r"), TenantId("t"), (1,), 100, SamplingParams())
     clock = TokenClock(GatewayMetrics(), 0.0)
-    session = Session(request, generations.generate(request), ByteStream(), clock)
+    choices = [Choice(0, request, Reading(ByteStream))]
+    session = Session(choices, generations.generate_together([request]), clock, generations.leave)
     delivery = Delivery(ChatShape(Naming("r", "toy", 0)), True, False, 16, send_timeout_s)
     return GenerationResponse(session, delivery, record, open_log("json", io.StringIO()))
 

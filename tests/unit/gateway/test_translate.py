@@ -9,6 +9,7 @@ from tests.unit.gateway.fakes import CAPACITY, ByteTokenizer, chat
 
 CALLER = Caller(RequestId("r-1"), TenantId("acme"), 60.0)
 MARKER = "ZEBRA-MARKER"
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def served(tokenizer: ByteTokenizer | None = None) -> Served:
@@ -117,14 +118,43 @@ def test_a_chat_takes_text_parts_and_developer_messages():
         ({"stop": "x" * 300}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
         ({"n": "x"}, "n"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"best_of": 2}, "best_of"),
         ({"echo": True}, "echo"),
-        ({"frequency_penalty": 0.1}, "frequency_penalty"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": -3}, "presence_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"stop_token_ids": [257]}, "stop_token_ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": list(range(65))}, "stop_token_ids"),
+        ({"logit_bias": {"257": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [1]}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 5}, "min_tokens"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"guided_regex": "a"}, "guided_regex"),
     ],
 )
 def test_a_wrong_field_is_named(fields, param):
@@ -144,10 +174,18 @@ def test_a_wrong_field_is_named(fields, param):
         ([{"role": MARKER, "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": ""}], "messages"),
-        ([{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}], "messages[1].role"),
+        ([{"role": "user", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls[0]"),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages[0].tool_calls"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": MARKER}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-        ([{"role": "user", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
         ([{"role": "assistant", "content": MARKER}], "messages"),
     ],
 )
@@ -161,7 +199,15 @@ def test_a_wrong_message_is_named(messages, param):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": 1, "best_of": 1, "echo": False, "suffix": None, "logprobs": None, "tools": [], "presence_penalty": 0.0},
+        {
+            "n": None,
+            "best_of": 1,
+            "echo": False,
+            "suffix": None,
+            "logprobs": None,
+            "tools": [],
+            "presence_penalty": 0.0,
+        },
         {"user": "someone", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "unheard_of": [1]},
         {"response_format": {"type": "text"}, "logit_bias": {}, "stream": None, "stop": None, "seed": None},
     ],
@@ -180,6 +226,8 @@ def test_fields_that_ask_for_nothing_are_ignored(fields):
         (b"[1]", "the body: Expected object, got array"),
         (b'{"model":"toy","prompt":"a\xff"}', "not valid UTF-8"),
         (b'{"model":"toy","prompt":"\\ud800"}', "not JSON"),
+        (b'{"model":"toy","prompt":"a","unheard_of":"\xff"}', "not valid UTF-8"),
+        (b'{"model":"toy","prompt":"a","\xff":1}', "not valid UTF-8"),
         (b'{"model":"toy","prompt":"a","x":' + b"[" * 200_000, "nested too deeply"),
         (b'{"prompt":"a"}', "model is missing"),
     ],
@@ -236,3 +284,50 @@ def test_two_limits_that_differ_are_refused():
     """max_tokens and max_completion_tokens may both stand there only if they agree."""
     assert refused(chat("x", max_tokens=1, max_completion_tokens=2), translate_chat).param == "max_tokens"
     assert granted(chat("x", max_tokens=2, max_completion_tokens=2), translate_chat).request.max_tokens == 2
+
+
+def test_every_choice_has_an_id_and_a_seed_of_its_own():
+    """Choices differ in id and seed alone; the first is what n = 1 would be; the same seed gives the same choices."""
+    first = granted(completion("abc", n=3, seed=5, presence_penalty=1))
+    requests = first.requests
+    assert requests[0] == granted(completion("abc", seed=5, presence_penalty=1)).request
+    assert [each.id for each in requests] == ["r-1", "r-1-1", "r-1-2"]
+    assert len({each.sampling.seed for each in requests}) == 3
+    assert {each.sampling.presence_penalty for each in requests} == {1}
+    assert requests == granted(completion("abc", n=3, seed=5, presence_penalty=1)).requests
+
+
+def test_steering_fields_pass_through():
+    """Penalties, biases, cuts, ends and log probabilities reach the workers as they were given."""
+    body = completion("a", logprobs=3, min_p=0.1, min_tokens=2, stop_token_ids=[9, 7, 7], logit_bias={"5": -1.5})
+    sampling = granted(body | {"frequency_penalty": 0.5, "repetition_penalty": 1.1}).request.sampling
+    assert (sampling.logprobs, sampling.min_p, sampling.min_tokens) == (3, 0.1, 2)
+    assert (sampling.stop_token_ids, sampling.logit_bias) == ((7, 9), ((5, -1.5),))
+    assert (sampling.frequency_penalty, sampling.repetition_penalty) == (0.5, 1.1)
+    assert granted(completion("a", temperature=0, top_p=0.5)).request.sampling.is_plain
+
+
+def test_a_chats_log_probabilities_are_asked_for_by_two_fields():
+    """logprobs alone reports the chosen token, top_logprobs adds others; alone it is refused."""
+    assert granted(chat("x", logprobs=True), translate_chat).request.sampling.logprobs == 0
+    assert granted(chat("x", logprobs=True, top_logprobs=4), translate_chat).request.sampling.logprobs == 4
+    assert granted(chat("x", logprobs=False, top_logprobs=0), translate_chat).request.sampling.logprobs is None
+    assert refused(chat("x", top_logprobs=4), translate_chat).param == "top_logprobs"
+
+
+def test_a_response_format_becomes_a_grammar():
+    """json_object and json_schema are enforced; text asks for nothing."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
+    assert '"integer"' in granted(completion("a", response_format=form)).request.sampling.grammar
+    assert granted(completion("a", response_format={"type": "json_object"})).request.sampling.grammar
+    assert granted(completion("a", response_format={"type": "text"})).request.sampling.is_plain
+
+
+def test_why_a_schema_cannot_be_enforced_is_said_without_quoting_it():
+    """The failure names the part of JSON Schema and nothing of the client's."""
+    form = {"type": "json_schema", "json_schema": {"name": MARKER, "schema": {"not": {"const": MARKER}}}}
+    failure = refused(completion("a", response_format=form))
+    assert failure.code == "invalid_json_schema"
+    assert "(about: not)" in failure.message
+    assert MARKER not in failure.message
