@@ -1,4 +1,4 @@
-"""Tool calls: read out of text however it is cut, never lost when it does not parse, planned by a grammar when forced."""
+"""Tool calls: read however text is cut, never lost where it does not parse, held by a grammar when they are forced."""
 
 import json
 
