@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,61 +15,10 @@ import pytest
 from kvfence.evidence.facts import Known
 from kvfence.evidence.gather import gather
 from kvfence.models.toy import write_toy_checkpoint
+from tests.e2e.conftest import CONTEXT, READY_S, Server
 
-READY_S = 90.0
 MARKER = "zebra-7f3a-quagga"
 """Stands in a prompt and must stand nowhere else."""
-
-
-class Server:
-    """A running server."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = folder / "stderr"
-        model = write_toy_checkpoint(folder / "toy")
-        (folder / "trace").mkdir()
-        command = [str(Path(sys.executable).with_name("kvfence")), "serve", "--model", str(model), "--port", "0"]
-        command += ["--pool-tokens", "1024", "--trace", str(folder / "trace")]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.url = self._wait_ready()
-        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
-
-    def _wait_ready(self) -> str:
-        deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline:
-            found = re.search(r"ready: (http://[\d.]+:\d+)/v1", self.log.read_text())
-            if found:
-                return found.group(1)
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
-        raise AssertionError(f"not ready in time:\n{self.log.read_text()}")
-
-    def worker(self, role: str) -> psutil.Process:
-        """The process of a role."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        (found,) = [child for child in children if any(f"{role}_worker" in part for part in child.cmdline())]
-        return found
-
-    def complete(self, prompt: str, max_tokens: int = 8) -> str:
-        """A greedy completion."""
-        answer = self.client.completions.create(model="toy", prompt=prompt, max_tokens=max_tokens, temperature=0)
-        return answer.choices[0].text
-
-    def kill(self) -> None:
-        """Leave no process."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(10)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for the module; its workers die with it."""
-    running = Server(tmp_path_factory.mktemp("serve"))
-    yield running
-    running.kill()
 
 
 def test_streamed_and_whole_answers_agree(server: Server) -> None:
@@ -102,7 +50,7 @@ def test_audit_reads_of_the_server_what_it_was_started_with(server: Server) -> N
             assert isinstance(fact.page_size, Known)
             assert fact.page_size.value == 16
             assert isinstance(fact.advertised_context, Known)
-            assert fact.advertised_context.value == 512
+            assert fact.advertised_context.value == CONTEXT
 
 
 @pytest.mark.timeout(180)

@@ -15,8 +15,11 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS = 2
 MERGES = ("Ġ t", "h e", "i n", "a n", "Ġt he", "e r", "Ġ a", "o n", "Ġ Ġ", "ĠĠ ĠĠ")
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% if tools %}<|im_start|>system\nCall with <tool_call>name and arguments</tool_call>:"
+    "{% for tool in tools %} {{ tool['function'] | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, LAYERS, INNER = 64, 4, 2, 16, 3, 96
 

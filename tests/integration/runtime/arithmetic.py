@@ -89,7 +89,7 @@ class ArithmeticExecutor(Executor):
                 page, slot = row.pages[position // self._layout.page_size], position % self._layout.page_size
                 for view in self._views:
                     view[page, slot] = token + 1
-        return [None if row.sampling is None else self._next(row) for row in rows]
+        return [None if row.sampling is None or _breaks(row) else self._next(row) for row in rows]
 
     def _next(self, row: PassRow) -> int:
         num_tokens = row.start + len(row.token_ids)
@@ -100,3 +100,8 @@ class ArithmeticExecutor(Executor):
             slots = view[pages].reshape(-1, WIDTH)[:num_tokens].sum(axis=1, dtype=np.float64)
             total += float(np.nan_to_num(weights @ slots, posinf=0.0, neginf=0.0))
         return int(total / (WIDTH * len(self._views))) % VOCAB
+
+
+def _breaks(row: PassRow) -> bool:
+    """Can no token be chosen? Where a sampler is broken, and at index ``min_tokens`` of a sequence that has one."""
+    return row.sampler is not None and (row.sampler.broken or 0 < row.sampler.params.min_tokens == row.sample_index)

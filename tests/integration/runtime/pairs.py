@@ -124,12 +124,18 @@ class Pair:
     # ---- requests
 
     def stream(
-        self, prompt: Sequence[int], max_tokens: int, *, deadline_s: float = 60.0, tenant: str = "someone"
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        *,
+        deadline_s: float = 60.0,
+        tenant: str = "someone",
+        sampling: SamplingParams = GREEDY,
     ) -> Stream:
         """Start a request."""
         self._count += 1
         name = RequestId(f"request-{self._count}")
-        request = Request(name, TenantId(tenant), tuple(prompt), max_tokens, GREEDY, deadline_s=deadline_s)
+        request = Request(name, TenantId(tenant), tuple(prompt), max_tokens, sampling, deadline_s=deadline_s)
         return Stream(self.supervisor, request)
 
     async def works(self) -> None:
