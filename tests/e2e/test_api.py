@@ -77,7 +77,7 @@ STEERED: list[dict[str, Any]] = [
     {"response_format": FORM, "temperature": 1.0, "logprobs": True, "logit_bias": NO_SPACE},
     {
         "logit_bias": {"40": 3, "41": -100},
-        "extra_body": {"min_tokens": 200, "ignore_eos": True},
+        "extra_body": {"min_tokens": 150, "ignore_eos": True},
         "frequency_penalty": 0.3,
     },
 ]
@@ -92,10 +92,10 @@ def content_of(answer: Any) -> tuple[str, list[tuple[list[int], list[list[int]]]
 
 async def test_preemption_changes_no_steered_answer(client) -> None:
     """Penalties, grammars and log probabilities go on after a preemption as if there had been none."""
-    alone = [content_of(await ask(client, max_tokens=250, **fields)) for fields in STEERED]
+    alone = [content_of(await ask(client, max_tokens=180, **fields)) for fields in STEERED]
     before = await num_preempted(client)
     for _ in range(5):
-        together = await asyncio.gather(*(ask(client, max_tokens=250, **fields) for fields in STEERED))
+        together = await asyncio.gather(*(ask(client, max_tokens=180, **fields) for fields in STEERED))
         assert [content_of(answer) for answer in together] == alone
         if await num_preempted(client) > before:
             break

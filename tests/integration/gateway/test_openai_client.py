@@ -107,7 +107,7 @@ async def test_wrong_requests_are_the_clients_errors(tmp_path):
         with pytest.raises(openai.NotFoundError) as unknown:
             await good.chat.completions.create(model="gpt-9", messages=MESSAGES)
         with pytest.raises(openai.BadRequestError) as several:
-            await good.chat.completions.create(model="toy", messages=MESSAGES, n=2)
+            await good.chat.completions.create(model="toy", messages=MESSAGES, n=17)
         with pytest.raises(openai.NotFoundError):
             await good.embeddings.create(model="toy", input="x")
     assert unknown.value.code == "model_not_found"
