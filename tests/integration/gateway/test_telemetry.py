@@ -29,7 +29,7 @@ STAGE_SPANS = [*STAGES, "stream"]
 class WideTokenizer(ByteTokenizer):
     """Bytes in, one letter a token out: the arithmetic model has more tokens than bytes."""
 
-    def detokenizer(self, context: Sequence[int] = ()) -> Any:
+    def detokenizer(self, context: Sequence[int] = (), shown: Sequence[str] = ()) -> Any:
         return WideStream()
 
 
