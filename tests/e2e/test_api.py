@@ -92,10 +92,10 @@ def content_of(answer: Any) -> tuple[str, list[tuple[list[int], list[list[int]]]
 
 async def test_preemption_changes_no_steered_answer(client) -> None:
     """Penalties, grammars and log probabilities go on after a preemption as if there had been none."""
-    alone = [content_of(await ask(client, max_tokens=180, **fields)) for fields in STEERED]
+    alone = [content_of(await ask(client, max_tokens=240, **fields)) for fields in STEERED]
     before = await num_preempted(client)
     for _ in range(5):
-        together = await asyncio.gather(*(ask(client, max_tokens=180, **fields) for fields in STEERED))
+        together = await asyncio.gather(*(ask(client, max_tokens=240, **fields) for fields in STEERED))
         assert [content_of(answer) for answer in together] == alone
         if await num_preempted(client) > before:
             break
