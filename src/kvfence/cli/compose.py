@@ -13,6 +13,7 @@ from typing import TextIO
 
 from msgspec import Struct
 
+from kvfence.cli.render import print_note
 from kvfence.core.errors import SettingsError
 from kvfence.core.settings import Settings
 from kvfence.gateway.app import GatewayDeps, build_app
@@ -27,6 +28,7 @@ from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
 from kvfence.runtime.capacity import check_capacity, plan_pools
 from kvfence.runtime.life import Plan
+from kvfence.runtime.sessions import require_transport
 from kvfence.runtime.supervisor import Supervisor
 
 
@@ -115,7 +117,11 @@ def make_plan(settings: Settings, model: ServedModel, rules: Rules, *, check: bo
 
     Raises:
         CapacityError: with both roles' numbers and the flag that mends it.
+        SettingsError: the transport cannot run here.
     """
+    exposed = require_transport(settings)
+    if exposed:
+        print_note(f"warning: {exposed}")
     pages = plan_pools(settings.pool, model.context_tokens or model.model_context).pages
     if check and model.context_tokens and all(pages.values()):
         check_capacity(Capacity(settings.pool.page_size, model.context_tokens, pages["prefill"], pages["decode"]))

@@ -19,6 +19,9 @@ from kvfence.core.settings import Settings
 _SPELLINGS = {
     "model.path": "--model",
     "model.name": "--model-name",
+    "transport.kind": "--transport",
+    "transport.protocol": "--transport-protocol",
+    "transport.device": "--transport-device",
     "pool.tokens": "--pool-tokens",
     "pool.prefill_tokens": "--prefill-pool-tokens",
     "pool.decode_tokens": "--decode-pool-tokens",

@@ -50,6 +50,24 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0, le=7 * 86400)] = 600.0
 
 
+class TransportSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How pages travel from prefill to decode."""
+
+    kind: Annotated[Literal["shm", "mooncake"], Meta(description="shared memory, or Mooncake (extra `mooncake`)")] = (
+        "shm"
+    )
+    protocol: Annotated[
+        Literal["tcp", "rdma", "auto"], Meta(description="Mooncake's; auto: rdma where this machine has a device")
+    ] = "tcp"
+    device: Annotated[str, Meta(description="RDMA devices, comma-separated; empty: as Mooncake finds them")] = ""
+    prefill_host: Annotated[
+        str, Meta(description="IPv4 address of prefill's data ports; who reaches it can read KV pages")
+    ] = "127.0.0.1"
+    decode_host: Annotated[
+        str, Meta(description="IPv4 address of decode's data ports; who reaches it can read and write KV pages")
+    ] = "127.0.0.1"
+
+
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The processes."""
 
@@ -88,6 +106,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelSettings = ModelSettings()
     pool: PoolSettings = PoolSettings()
     server: ServerSettings = ServerSettings()
+    transport: TransportSettings = TransportSettings()
     workers: WorkerSettings = WorkerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     limits: Limits = Limits()

@@ -1,6 +1,7 @@
 """The decode worker: verifies landed pages, adopts them and generates tokens, heads compared round every pass.
 
-Owner: its pool is shared memory that prefill workers write into, where and while ``protocol/decode.py`` grants it.
+Owner: prefill workers write into its pool, through shared memory or a session of its receiving engine, where and
+while ``protocol/decode.py`` grants it.
 """
 
 import asyncio
@@ -22,18 +23,19 @@ from kvfence.models.sampler import Sampler
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import FIRST_TOKEN, Adopt, Command, Emit, Grew, RunPass, Send, Stop, Verify
 from kvfence.protocol.decode_state import DecodeNode, start_decode
-from kvfence.protocol.events import Event, PassBegan, PassEnded, PeerGone, Received, Verified
+from kvfence.protocol.events import Event, PassBegan, PassEnded, PeerGone, Received, SessionRebuilt, Verified
 from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import EndReason, Envelope, Failed, Sent
 from kvfence.protocol.node import Lives
 from kvfence.protocol.transitions import DecodePhase
-from kvfence.runtime.lifeline import Begin, Lifeline, Order
+from kvfence.runtime.lifeline import Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.process import run_worker
 from kvfence.runtime.samplers import is_ready
 from kvfence.runtime.scheduler import next_sequences
+from kvfence.runtime.sessions import fence_of, open_sessions, uses_mooncake, wants_session
 from kvfence.runtime.worker import Worker
 from kvfence.wire.frames import FirstToken, Frame, TokenRow, Tokens
-from kvfence.wire.shm import SharedMemoryTransport
+from kvfence.wire.mooncake import Receiver
 
 STALLED_S = 0.05
 """How long to wait for pages when no running sequence can grow."""
@@ -69,6 +71,12 @@ class DecodeWorker(Worker[DecodeNode]):
         self.firsts: dict[AttemptId, FirstToken] = {}
         self.sequences: dict[AttemptId, Sequence] = {}
         self.verify_thread = ThreadPoolExecutor(1, "verify")
+        self.receiver: Receiver | None = None
+        if uses_mooncake(begin.settings):
+            self.receiver = open_sessions(begin.settings, self.layout, memory)
+        self.session_thread = ThreadPoolExecutor(1, "session")
+        self.renewing = False
+        self.prefills: set[Incarnation] = set()
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
         self.computed: dict[AttemptId, tuple[int, TokenLogprob | None]] = {}
@@ -79,7 +87,7 @@ class DecodeWorker(Worker[DecodeNode]):
             Lives(self.incarnation),
             capacity,
             self.layout.fingerprint,
-            SharedMemoryTransport.fence,
+            fence_of(self.begin.settings),
             new_pool(self.pool.num_pages),
             offers_waiting_max=self.begin.settings.limits.offers_waiting_max,
         )
@@ -88,8 +96,45 @@ class DecodeWorker(Worker[DecodeNode]):
     def start(self, capacity: Capacity) -> None:
         """Start; this life's memory is new, so that no writer of a former one can reach it."""
         super().start(capacity)
-        if FORMER_LIFE in self.loop.node.lives.writers:
+        if self.receiver is not None:
+            self.loop.feed(SessionRebuilt(self.receiver.opened.session))
+        elif FORMER_LIFE in self.loop.node.lives.writers:
             self.loop.feed(PeerGone(FORMER_LIFE, reaped=True))
+
+    # ---- sessions, where the transport has them
+
+    def meet(self, order: MeetPeer, fd: int | None) -> None:
+        """Tell a prefill worker where to write."""
+        super().meet(order, fd)
+        if order.writes:
+            self.prefills.add(order.peer)
+            self._announce()
+
+    def lose(self, order: PeerDied) -> None:
+        """Tell it no more."""
+        super().lose(order)
+        self.prefills.discard(order.peer)
+
+    def upkeep(self) -> None:
+        """Announce the session again, for frames get lost; rebuild it where pages need that."""
+        self._announce()
+        if self.receiver is not None and not self.renewing and wants_session(self.loop.node):
+            self.renewing = True
+            self.tasks.create_task(self._renew(self.receiver))
+
+    def _announce(self) -> None:
+        if self.receiver is not None:
+            for peer in self.prefills:
+                self.post(Frame(self.incarnation, None, self.receiver.opened), peer)
+
+    async def _renew(self, receiver: Receiver) -> None:
+        """End the session and open another; an error ends the worker, for without a fence its pages are lost."""
+        opened = await asyncio.get_running_loop().run_in_executor(self.session_thread, receiver.rebuild)
+        self._announce()
+        self.loop.feed(SessionRebuilt(opened.session))
+        self.counters["sessions_rebuilt"] = self.counters.get("sessions_rebuilt", 0) + 1
+        self.renewing = False
+        self.wake.set()
 
     def receive(self, frame: Frame, envelope: Envelope) -> Event:
         """Keep the first token until adoption; Sent without one promises a sequence that cannot run."""

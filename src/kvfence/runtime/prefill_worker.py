@@ -3,39 +3,39 @@
 Read ``protocol/prefill.py`` first: it decides; this carries out.
 """
 
-import asyncio
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvfence.core.errors import StampMismatch, TransportError
-from kvfence.core.ids import AttemptId, Incarnation, PassId
+from kvfence.core.errors import StampMismatch
+from kvfence.core.ids import AttemptId, PassId
 from kvfence.core.invariant import InvariantBroken
 from kvfence.core.request import Past, SamplingParams, past_of, without_content
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
-from kvfence.kv.storage import MemoryFile, map_shared
+from kvfence.kv.storage import MemoryFile
 from kvfence.models.executor import Executor, PassRow
 from kvfence.models.sampler import Sampler
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.commands import Command, Post, Send, StartPrefill, Stop
-from kvfence.protocol.events import BatchEnded, Event, PagesSealed, PassBegan, PassEnded, Received
+from kvfence.protocol.events import Event, PagesSealed, PassBegan, PassEnded, Received
 from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Sent
 from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.transitions import PrefillPhase
 from kvfence.runtime.lifeline import Begin, Lifeline, MeetPeer, Order, PeerDied
+from kvfence.runtime.page_writer import MooncakeWriter, PageWriter, SharedMemoryWriter
 from kvfence.runtime.process import run_worker
 from kvfence.runtime.samplers import is_ready
 from kvfence.runtime.scheduler import Chunk, next_chunks
+from kvfence.runtime.sessions import uses_mooncake
 from kvfence.runtime.worker import Worker
-from kvfence.wire.frames import FirstToken, Frame, Prompt
-from kvfence.wire.shm import Progress, SharedMemoryTransport
-from kvfence.wire.transport import PageBatch
+from kvfence.wire.frames import FirstToken, Frame, Prompt, SessionOpened
+from kvfence.wire.shm import Progress
 
 UNANSWERED = (PrefillPhase.SENT, PrefillPhase.FAILED)
 
@@ -70,8 +70,7 @@ class PrefillWorker(Worker[PrefillNode]):
     def __init__(self, begin: Begin, lifeline: "Lifeline[Order]", executor: Executor, memory: MemoryFile) -> None:
         super().__init__(begin, lifeline, executor, memory)
         self.jobs: dict[AttemptId, Job] = {}
-        self.transports: dict[Incarnation, tuple[SharedMemoryTransport, MemoryFile]] = {}
-        self.writer_thread = ThreadPoolExecutor(1, "writer")
+        self.writer: PageWriter[Any] = self._make_writer()
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
 
@@ -85,28 +84,39 @@ class PrefillWorker(Worker[PrefillNode]):
             batch_pages_max=self.begin.settings.limits.batch_pages_max,
         )
 
+    def _make_writer(self) -> PageWriter[Any]:
+        if uses_mooncake(self.begin.settings):
+            return MooncakeWriter(self.begin, self.layout, self.memory, self.report)
+        return SharedMemoryWriter(self.begin, self.layout, self.memory, self.report, self.on_progress)
+
+    def start(self, capacity: Capacity) -> None:
+        """Start, and write what will be posted."""
+        super().start(capacity)
+        self.tasks.create_task(self.writer.run())
+
+    def report(self, event: Event) -> None:
+        """Take what the writer observed."""
+        self.loop.feed(event)
+        self.wake.set()
+
     def meet(self, order: MeetPeer, fd: int | None) -> None:
-        """Map a decode worker's pool before its first page is granted to us."""
-        if order.pool is not None and fd is not None:
-            memory = map_shared(fd, order.pool.nbytes)
-            transport = SharedMemoryTransport(
-                self.memory.buffer,
-                memory.buffer,
-                self.layout,
-                order.peer,
-                self.on_progress,
-                batch_pages_max=self.begin.settings.limits.batch_pages_max,
-            )
-            self.transports[order.peer] = (transport, memory)
-            fd = None
-        super().meet(order, fd)
+        """Reach a decode worker's pool before its first page is granted to us."""
+        taken = self.writer.meet(order, fd)
+        super().meet(order, None if taken else fd)
 
     def lose(self, order: PeerDied) -> None:
-        """Let a dead decode worker's pool go, in the writer's thread: a write in progress ends first."""
+        """Let a dead decode worker's pool go."""
         super().lose(order)
-        mapped = self.transports.pop(order.peer, None)
-        if mapped is not None:
-            self.writer_thread.submit(_unmap, *mapped)
+        self.writer.lose(order.peer)
+
+    def hear(self, frame: Frame) -> None:
+        """Take the session that a decode worker announces."""
+        if isinstance(frame.payload, SessionOpened):
+            self.writer.hear(frame.sender, frame.payload)
+
+    def upkeep(self) -> None:
+        """Give the writer its turn."""
+        self.writer.upkeep(num_quarantined=self.loop.node.pool.num_quarantined)
 
     def receive(self, frame: Frame, envelope: Envelope) -> Event:
         """Keep the prompt of a new dispatch; one that cannot be run is refused at intake."""
@@ -141,7 +151,7 @@ class PrefillWorker(Worker[PrefillNode]):
                 self.table.add(attempt, pages, heads)
                 self.wake.set()
             case Post():
-                self.tasks.create_task(self._write(command))
+                self.writer.post(command)
             case Stop(attempt=attempt):
                 self._forget(attempt)
         return None
@@ -163,20 +173,6 @@ class PrefillWorker(Worker[PrefillNode]):
         self.jobs.pop(attempt, None)
         if attempt not in self.passing:  # until its pass has ended, its pages are compared
             self.table.drop(attempt)
-
-    async def _write(self, post: Post) -> None:
-        """Write one batch in the writer's thread and report how it ended."""
-        batch = PageBatch(post.attempt, post.batch, post.decode, post.source, post.destination)
-        success, quiet = True, True
-        mapped = self.transports.get(post.decode)
-        try:
-            if mapped is None:
-                raise TransportError("that decode worker is gone", in_flight="no")
-            await asyncio.get_running_loop().run_in_executor(self.writer_thread, mapped[0].write, batch)
-        except TransportError as error:
-            success, quiet = False, error.in_flight == "no"
-        self.loop.feed(BatchEnded(post.attempt, post.batch, success, quiet))
-        self.wake.set()
 
     async def work(self) -> None:
         """Compute chunks while there are any."""
@@ -276,11 +272,6 @@ class PrefillWorker(Worker[PrefillNode]):
 def _without_token(chunks: list[Chunk], tokens: list[int | None]) -> tuple[AttemptId, ...]:
     """Prompts whose first token could not be chosen."""
     return tuple(chunk.attempt for chunk, token in zip(chunks, tokens, strict=True) if chunk.last and token is None)
-
-
-def _unmap(transport: SharedMemoryTransport, memory: MemoryFile) -> None:
-    transport.close()
-    memory.close()
 
 
 def main() -> None:

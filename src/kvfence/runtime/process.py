@@ -24,6 +24,7 @@ from kvfence.kv.storage import MemoryFile, available_bytes, open_shared, pool_by
 from kvfence.models.checkpoint import read_facts
 from kvfence.models.executor import Executor
 from kvfence.runtime.lifeline import Begin, Broken, Lifeline, Loaded, Order, Start, describe
+from kvfence.runtime.sessions import spare_records, uses_mooncake
 from kvfence.runtime.worker import Worker
 
 LIFELINE_ENDED = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -108,7 +109,7 @@ def _load(build: Build, model: Model, begin: Begin, lifeline: "Lifeline[Order]")
     record_bytes = executor.layout.record_bytes
     if begin.pool_pages == 0:
         begin = replace(begin, pool_pages=_pages_left(begin.settings, record_bytes))
-    memory = open_shared(pool_bytes(executor.layout, begin.pool_pages))
+    memory = open_shared(pool_bytes(executor.layout, begin.pool_pages + spare_records(begin.settings)))
     worker = build(begin, lifeline, executor, memory)
     loaded = Loaded(
         layout=executor.layout.fingerprint,
@@ -119,7 +120,8 @@ def _load(build: Build, model: Model, begin: Begin, lifeline: "Lifeline[Order]")
         weight_bytes=executor.weight_bytes,
         family=model.family,
     )
-    lifeline.send(loaded, memory.fd if begin.role == "decode" else None)
+    lends = begin.role == "decode" and not uses_mooncake(begin.settings)
+    lifeline.send(loaded, memory.fd if lends else None)
     return worker
 
 

@@ -36,6 +36,7 @@ from kvfence.protocol.transitions import PageMove
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
 from kvfence.runtime.samplers import Samplers
+from kvfence.runtime.sessions import uses_mooncake
 from kvfence.runtime.stages import StageClock
 from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder, TraceFile
@@ -200,10 +201,18 @@ class Worker(ABC, Generic[N]):
             except RemoteProtocolError:
                 self.counters["frames_refused"] += 1
                 continue
-            if frame.envelope is not None:
+            if frame.envelope is None:
+                self.hear(frame)
+            else:
                 self._learn(frame, frame.envelope)
                 self.loop.feed(self.receive(frame, frame.envelope))
             self.wake.set()
+
+    def hear(self, frame: Frame) -> None:
+        """Take a frame without a message."""
+
+    def upkeep(self) -> None:
+        """Do whatever else is due with each heartbeat."""
 
     def _learn(self, frame: Frame, envelope: Envelope) -> None:
         attempt = getattr(envelope.message, "attempt", None)
@@ -233,6 +242,7 @@ class Worker(ABC, Generic[N]):
             self.timers.keep({a for a, h in self.loop.node.handoffs.items() if h.phase.value != "closed"})
             self.stages.keep(self.loop.node.handoffs)
             self.recorder.flush()
+            self.upkeep()
             await asyncio.sleep(BEAT_S)
 
     def _check_ledger(self) -> None:
@@ -251,7 +261,8 @@ class Worker(ABC, Generic[N]):
         decisions = tuple((guard, place, answer, count) for (guard, place, answer), count in asked)
         answered = {a for a, h in self.loop.node.handoffs.items() if getattr(h, "abort_answered", False)}
         fences: dict[tuple[Incarnation, ...], int] = {}
-        for entry in pool.quarantined.values():
+        # Over Mooncake the owner of the pages fences them itself: nobody need exit for that.
+        for entry in () if uses_mooncake(self.begin.settings) else pool.quarantined.values():
             if not entry.drains or entry.attempt in answered:
                 writers = tuple(sorted(entry.writers))
                 fences[writers] = fences.get(writers, 0) + len(entry.lot.pages)

@@ -15,6 +15,7 @@ from kvfence.protocol.commands import Command, Post
 from kvfence.protocol.events import Event
 from kvfence.runtime import worker
 from kvfence.runtime.lifeline import Begin
+from kvfence.runtime.page_writer import SharedMemoryWriter
 from kvfence.runtime.prefill_worker import PrefillWorker
 from kvfence.runtime.process import Model, run_worker
 from tests.integration.runtime.arithmetic import ArithmeticExecutor, arithmetic_views
@@ -59,7 +60,8 @@ class FaultyPrefill(PrefillWorker):
         if fault.kind == "break":
             raise RuntimeError(f"a write broke, and its error holds {SECRET}")
         if fault.kind == "corrupt":
-            memory = self.transports[self.writing][1]
+            assert isinstance(self.writer, SharedMemoryWriter)
+            memory = self.writer.mapped[self.writing]
             at = page * self.layout.record_bytes + self.layout.offsets[1] + 1003  # an exponent
             memory.buffer[at] ^= 0x40
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from kvfence.core.ids import AttemptId, RequestId, TenantId
 from kvfence.core.limits import Limits
 from kvfence.core.request import Request, SamplingParams
-from kvfence.core.settings import PoolSettings, Role, Settings, WorkerSettings
+from kvfence.core.settings import PoolSettings, Role, Settings, TransportSettings, WorkerSettings
 from kvfence.kv.storage import MemoryFile, PoolBuffer, map_shared, pool_bytes
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
@@ -58,6 +58,7 @@ class Scene(Struct, frozen=True):
     trace: bool = True
     check_capacity: bool = False
     ready_timeout_s: float = 120.0
+    transport: TransportSettings = TransportSettings()
 
 
 async def until(what: str, holds: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
@@ -275,6 +276,7 @@ async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
             decode=scene.num_decode,
         ),
         limits=scene.limits,
+        transport=scene.transport,
     )
     settings = msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, dtype=scene.dtype))
     pages: dict[Role, int] = {"prefill": scene.prefill_pages, "decode": scene.decode_pages}

@@ -1,0 +1,278 @@
+"""Prefill's way into decode workers' pools: posted batches, written one at a time in one thread, and how each ended.
+
+Two of a kind: shared memory, and Mooncake, whose sessions end and whose failures leave the source in doubt. Read
+``wire/transport.py`` first. Not for: what is posted when (``protocol/prefill.py``).
+"""
+
+import asyncio
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from kvfence.core.errors import TransportError
+from kvfence.core.ids import Incarnation
+from kvfence.core.layout import KVLayout
+from kvfence.kv.storage import MemoryFile, map_shared
+from kvfence.protocol.commands import Post
+from kvfence.protocol.events import BatchEnded, Event, SessionRebuilt
+from kvfence.runtime.lifeline import Begin, MeetPeer
+from kvfence.runtime.sessions import spec_of
+from kvfence.wire.frames import SessionOpened
+from kvfence.wire.mooncake import MooncakeTransport, Sender
+from kvfence.wire.shm import Progress, SharedMemoryTransport
+from kvfence.wire.transport import PageBatch, Transport
+
+TELL_S = 1.0
+"""How long a batch waits for its session to be announced: a grant may overtake the announcement."""
+RETRY_S = 5.0
+"""Pause after a link that could not be tried."""
+
+T = TypeVar("T", bound=Transport)
+
+
+class PageWriter(ABC, Generic[T]):
+    """Writes what is posted, in order.
+
+    Owner:
+        The event loop's thread calls; one thread of this object's own writes.
+    """
+
+    def __init__(self, report: Callable[[Event], None]) -> None:
+        self.transports: dict[Incarnation, T] = {}
+        self.thread = ThreadPoolExecutor(1, "writer")
+        self.report = report
+        self._posts: asyncio.Queue[tuple[Post, int] | Incarnation | None] = asyncio.Queue()
+
+    @abstractmethod
+    def meet(self, order: MeetPeer, fd: int | None) -> bool:
+        """A decode worker lives; say whether its descriptor was taken."""
+
+    @abstractmethod
+    def lose(self, peer: Incarnation) -> None:
+        """A decode worker is gone."""
+
+    def hear(self, sender: Incarnation, opened: SessionOpened) -> None:
+        """A decode worker announced its session."""
+
+    def upkeep(self, *, num_quarantined: int) -> None:
+        """Whatever is due with each heartbeat."""
+
+    def failures(self, decode: Incarnation) -> int:
+        """Batches to this peer that ended in doubt."""
+        del decode
+        return 0
+
+    def post(self, post: Post) -> None:
+        """Write a batch when those before it have ended."""
+        self._posts.put_nowait((post, self.failures(post.decode)))
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            item = await self._posts.get()
+            if isinstance(item, tuple):
+                await self._write(*item)
+            else:
+                await self.maintain(item)
+
+    async def maintain(self, peer: Incarnation | None) -> None:
+        """Do what was queued in between: try the link to a peer, or (None) renew our own engine."""
+
+    async def reach(self, post: Post) -> T:
+        """Give the transport to a batch's destination.
+
+        Raises:
+            TransportError: there is none; nothing was posted.
+        """
+        transport = self.transports.get(post.decode)
+        if transport is None:
+            raise TransportError("that decode worker is gone", in_flight="no")
+        return transport
+
+    async def _write(self, post: Post, failures: int) -> None:
+        """Write one batch in the writer's thread and report how it ended."""
+        batch = PageBatch(post.attempt, post.batch, post.decode, post.source, post.destination, post.session)
+        success, quiet = True, True
+        try:
+            transport = await self.reach(post)
+            if self.failures(post.decode) != failures:
+                raise TransportError("a batch before it ended in doubt", in_flight="no")
+            await self.in_thread(transport.write, batch)
+        except TransportError as error:
+            success, quiet = False, error.in_flight == "no"
+        self.report(BatchEnded(post.attempt, post.batch, success, quiet))
+        if not quiet:
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Make sure that no source is read any more."""
+
+    async def in_thread(self, call: Callable[..., object], *arguments: object) -> object:
+        """Run a call in the writer's thread, after those before it."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, call, *arguments)
+
+
+class SharedMemoryWriter(PageWriter[SharedMemoryTransport]):
+    """Writes into pools that are mapped here. Holds: the mappings, until their peers are gone."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        layout: KVLayout,
+        memory: MemoryFile,
+        report: Callable[[Event], None],
+        on_progress: Progress | None = None,
+    ) -> None:
+        super().__init__(report)
+        self.mapped: dict[Incarnation, MemoryFile] = {}
+        self._begin = begin
+        self._layout = layout
+        self._memory = memory
+        self._on_progress = on_progress
+
+    def meet(self, order: MeetPeer, fd: int | None) -> bool:
+        """Map a decode worker's pool before its first page is granted to us."""
+        if order.pool is None or fd is None:
+            return False
+        self.mapped[order.peer] = map_shared(fd, order.pool.nbytes)
+        self.transports[order.peer] = SharedMemoryTransport(
+            self._memory.buffer,
+            self.mapped[order.peer].buffer,
+            self._layout,
+            order.peer,
+            self._on_progress,
+            batch_pages_max=self._begin.settings.limits.batch_pages_max,
+        )
+        return True
+
+    def lose(self, peer: Incarnation) -> None:
+        """Let its pool go, in the writer's thread: a write in progress ends first."""
+        transport, memory = self.transports.pop(peer, None), self.mapped.pop(peer, None)
+        if transport is not None and memory is not None:
+            self.thread.submit(_unmap, transport, memory)
+
+
+def _unmap(transport: SharedMemoryTransport, memory: MemoryFile) -> None:
+    transport.close()
+    memory.close()
+
+
+class MooncakeWriter(PageWriter[MooncakeTransport]):
+    """Writes through one sending engine into the sessions that decode workers announce.
+
+    Every life of a decode worker has its link tried once, before the first batch; while that fails, nothing is
+    written to it. After a batch in doubt the engine is destroyed and rebuilt before another one is written; those that
+    had been queued for the same peer meanwhile are never posted, so that one silent peer costs one time-out and not a
+    row of them.
+    """
+
+    def __init__(self, begin: Begin, layout: KVLayout, memory: MemoryFile, report: Callable[[Event], None]) -> None:
+        super().__init__(report)
+        self._begin = begin
+        self._layout = layout
+        self._host = begin.settings.transport.decode_host
+        self._sender = Sender(spec_of(begin.settings, "prefill"), memory.buffer)
+        self._announced: dict[Incarnation, SessionOpened] = {}
+        self._linked: set[Incarnation] = set()
+        self._retry_at: dict[Incarnation, float] = {}
+        self._heard = asyncio.Event()
+        self._renewing = False
+
+    def meet(self, order: MeetPeer, fd: int | None) -> bool:
+        """Make a transport; its session will be announced."""
+        del fd
+        if order.role == "decode":
+            limit = self._begin.settings.limits.batch_pages_max
+            self.transports[order.peer] = MooncakeTransport(
+                self._sender, self._layout, order.peer, batch_pages_max=limit
+            )
+        return False
+
+    def lose(self, peer: Incarnation) -> None:
+        """Write to it no more."""
+        self.transports.pop(peer, None)
+        self._announced.pop(peer, None)
+        self._linked.discard(peer)
+        self._retry_at.pop(peer, None)
+
+    def failures(self, decode: Incarnation) -> int:
+        """Batches to this peer that ended in doubt."""
+        transport = self.transports.get(decode)
+        return 0 if transport is None else transport.failures
+
+    def hear(self, sender: Incarnation, opened: SessionOpened) -> None:
+        """Take the session of a peer, if it is where decode workers are; a new peer's link is tried at once."""
+        if opened.host != self._host:
+            return
+        self._announced[sender] = opened
+        self._heard.set()
+        transport = self.transports.get(sender)
+        if transport is None:
+            return
+        transport.open_session(opened)
+        if sender not in self._linked and time.monotonic() >= self._retry_at.get(sender, 0.0):
+            self._retry_at[sender] = time.monotonic() + RETRY_S
+            self._posts.put_nowait(sender)
+
+    def upkeep(self, *, num_quarantined: int) -> None:
+        """Renew the engine while source pages wait for its end."""
+        if num_quarantined and not self._renewing:
+            self._renewing = True
+            self._posts.put_nowait(None)
+
+    async def maintain(self, peer: Incarnation | None) -> None:
+        """Try a link, or renew."""
+        if peer is None:
+            await self.renew()
+            self._renewing = False
+        elif peer in self.transports:
+            await self._try_link(peer, self.transports[peer])
+
+    async def _try_link(self, peer: Incarnation, transport: MooncakeTransport) -> None:
+        if peer in self._linked:
+            return
+        if await self.in_thread(transport.check_link, time.monotonic_ns()):
+            self._linked.add(peer)
+            return
+        opened = transport.opened
+        where = "nowhere yet" if opened is None else f"{opened.host}:{opened.port}"
+        sys.stderr.write(f"prefill: no page is sent to decode at {where}: link-is-sound does not hold\n")
+        self._retry_at[peer] = time.monotonic() + RETRY_S
+        await self.renew()
+
+    async def reach(self, post: Post) -> MooncakeTransport:
+        """Give the transport, once the batch's session is announced and the link has been tried."""
+        transport = await super().reach(post)
+        await self._told(post)
+        announced = self._announced.get(post.decode)
+        if announced is not None:
+            transport.open_session(announced)
+        if post.decode not in self._linked and time.monotonic() >= self._retry_at.get(post.decode, 0.0):
+            await self._try_link(post.decode, transport)
+        if post.decode not in self._linked:
+            raise TransportError("the link to that decode worker is not sound", in_flight="no")
+        return transport
+
+    async def _told(self, post: Post) -> None:
+        """Wait until the session of a batch is announced, for a while; one that is over is not waited for."""
+        try:
+            async with asyncio.timeout(TELL_S):
+                while not self._knows(post):
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            return
+
+    def _knows(self, post: Post) -> bool:
+        transport, announced = self.transports.get(post.decode), self._announced.get(post.decode)
+        if transport is None or transport.is_past(post.session):
+            return True
+        return announced is not None and announced.session == post.session
+
+    async def renew(self) -> None:
+        """Destroy our own engine and open another: no source is read any more."""
+        session = await asyncio.get_running_loop().run_in_executor(self.thread, self._sender.rebuild)
+        self.report(SessionRebuilt(session))
