@@ -6,7 +6,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TextIO
@@ -15,8 +15,10 @@ from msgspec import Struct
 
 from kvfence.cli.render import print_note
 from kvfence.core.errors import SettingsError
+from kvfence.core.ids import AttemptId
 from kvfence.core.settings import Settings
 from kvfence.gateway.app import GatewayDeps, build_app
+from kvfence.gateway.fence import Fence, WorkerView
 from kvfence.gateway.logs import open_log
 from kvfence.gateway.registry import KeyRegistry, describe_exposure, load_keys, require_keys_or_loopback
 from kvfence.gateway.server import Address, bind, serving
@@ -26,8 +28,10 @@ from kvfence.models.checkpoint import read_facts, resolve_checkpoint
 from kvfence.models.tokenizer import load_tokenizer
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
+from kvfence.protocol.handoff import GatewayHandoff
 from kvfence.runtime.capacity import check_capacity, plan_pools
 from kvfence.runtime.life import Plan
+from kvfence.runtime.owners import Owner
 from kvfence.runtime.sessions import require_transport
 from kvfence.runtime.supervisor import Supervisor
 
@@ -85,6 +89,37 @@ class WorkerNumbers:
             for slot, beat in self._supervisor.totals().items()
             for event, count in beat.counters.items()
         }
+
+
+class FenceView:
+    """The workers' last heartbeats and the gateway's attempts, as drawn; implements ``gateway.fence.FenceSource``."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def views(self) -> Sequence[WorkerView]:
+        """Every worker."""
+        restarts = self._supervisor.restarts
+        return [
+            WorkerView(
+                slot.name, slot.role, life.incarnation, life.state, restarts[slot], life.beat.states, life.beat.map
+            )
+            for slot, life in sorted(
+                self._supervisor.live.items(), key=lambda each: (each[0].role != "prefill", each[0])
+            )
+        ]
+
+    def handoffs(self) -> Sequence[GatewayHandoff]:
+        """Every open attempt."""
+        return self._supervisor.dispatcher.handoffs
+
+    def owner_of(self, attempt: AttemptId) -> Owner | None:
+        """Whose an attempt is."""
+        return self._supervisor.dispatcher.owners.of(attempt)
+
+    def guard_decisions(self) -> Mapping[tuple[str, str, str], int]:
+        """(guard, place, answer) -> times asked."""
+        return WorkerNumbers(self._supervisor).guard_decisions()
 
 
 def find_model(settings: Settings, progress: Progress) -> ServedModel:
@@ -166,6 +201,7 @@ async def running_server(
             log=log,
             keys=registry,
             gauges=WorkerNumbers(supervisor),
+            fence=Fence(FenceView(supervisor), names=settings.telemetry.fence_names),
             journeys=supervisor.dispatcher.journeys,
             tracing=tracing,
             max_body_bytes=settings.server.max_body_bytes,

@@ -94,6 +94,9 @@ class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Annotated[
         Literal["json", "console"], Meta(description="json: one object a line; console: for people")
     ] = "json"
+    fence_names: Annotated[
+        bool, Meta(description="/fence shows tenants' names; else numbers in the order of their first request")
+    ] = False
     otel: Annotated[
         Literal["auto", "on", "off"],
         Meta(description="spans by OTLP (extra 'otel'); auto: where OTEL_EXPORTER_OTLP_ENDPOINT is set"),

@@ -56,6 +56,10 @@ class NumpyLedger:
         found = np.bincount(self._states, minlength=len(_STATES)).tolist()
         return dict(zip(_STATES, found, strict=True))
 
+    def table(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Give every page's state, as its index in ``PageState``, and serial; to read, and only until the next move."""
+        return self._states, self._serials
+
     def disagreements(self, lots: Iterable[Lot]) -> list[int]:
         """Give the pages of which these lots say otherwise; pages in no lot should be free."""
         states = np.full(self.num_pages, _CODES[PageState.FREE], dtype=np.uint8)

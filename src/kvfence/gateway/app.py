@@ -23,7 +23,8 @@ from kvfence.core.ids import RequestId, TenantId
 from kvfence.gateway import canonical, metrics
 from kvfence.gateway.answers import ChatShape, CompletionShape, ModelCard, ModelList, Naming, Shape
 from kvfence.gateway.canonical import Canonical, Tracing
-from kvfence.gateway.intake import Intake, identify
+from kvfence.gateway.fence import HEADERS, PAGE, Fence
+from kvfence.gateway.intake import Intake, identify, identify_operator
 from kvfence.gateway.logs import RequestRecord
 from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
 from kvfence.gateway.probe import Probe, ProbeState
@@ -53,6 +54,10 @@ NO_EMBEDDINGS = Failure(
 )
 
 
+NOTHING_DRAWN = Failure(404, INVALID, "This server draws no fence.", "not_found")
+_HTML = "text/html; charset=utf-8"
+
+
 class GatewayDeps(Struct, frozen=True):
     """All that the app is made of.
 
@@ -66,6 +71,7 @@ class GatewayDeps(Struct, frozen=True):
     log: FilteringBoundLogger
     keys: KeyRegistry
     gauges: GaugeSource | None = None
+    fence: Fence | None = None
     journeys: Journeys = field(default_factory=Journeys)
     tracing: Tracing | None = None
     max_body_bytes: int = 16 << 20
@@ -85,6 +91,8 @@ def build_app(deps: GatewayDeps) -> Starlette:
         Route(canonical.HEALTH, gateway.health, methods=["GET"]),
         Route(canonical.READY, gateway.ready, methods=["GET"]),
         Route(canonical.METRICS, gateway.metrics, methods=["GET"]),
+        Route(canonical.FENCE, gateway.fence_page, methods=["GET"]),
+        Route(canonical.FENCE_JSON, gateway.fence_state, methods=["GET"]),
     ]
     app = Starlette(
         routes=routes,
@@ -214,6 +222,32 @@ class Gateway:
     async def metrics(self, _: Request) -> Response:
         """GET /metrics, in Prometheus' text format."""
         return Response(self.counts.render(), headers={"content-type": metrics.CONTENT_TYPE})
+
+    async def fence_page(self, request: Request) -> Response:
+        """GET /fence: the page that draws the state, for operators."""
+        return self._for_operators(request, lambda _: Response(PAGE, headers={**HEADERS, "content-type": _HTML}))
+
+    async def fence_state(self, request: Request) -> Response:
+        """GET /fence.json: the state, as it is drawn."""
+
+        def answer(fence: Fence) -> Response:
+            page_tokens = self._deps.generations.capacity.page_size
+            response = ok(fence.state(self._deps.model, page_tokens))
+            response.headers.update({"cache-control": "no-store", "x-content-type-options": "nosniff"})
+            return response
+
+        return self._for_operators(request, answer)
+
+    def _for_operators(self, request: Request, answer: Callable[[Fence], Response]) -> Response:
+        failure = identify_operator(request, self._deps.keys)
+        if failure is not None:
+            refusal = refuse(failure, record_of(request))
+            if failure.status == 401:
+                refusal.headers["www-authenticate"] = 'Basic realm="kvfence operators", charset="UTF-8"'
+            return refusal
+        if self._deps.fence is None:
+            return refuse(NOTHING_DRAWN, record_of(request))
+        return answer(self._deps.fence)
 
     def _ready_state(self) -> ProbeState:
         if self._deps.generations.draining:

@@ -23,12 +23,13 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
+FENCE, FENCE_JSON = "/fence", "/fence.json"
 
-WATCHED = frozenset({HEALTH, READY, METRICS})
+WATCHED = frozenset({HEALTH, READY, METRICS, FENCE_JSON})
 """Asked every few seconds by machines: counted, and no line is written for them."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"})
-_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, EMBEDDINGS}) | WATCHED
+_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, EMBEDDINGS, FENCE}) | WATCHED
 
 
 class Tracing(Protocol):

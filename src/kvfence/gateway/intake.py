@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from starlette.requests import ClientDisconnect, Request
 
 from kvfence.core.ids import TenantId
-from kvfence.gateway.registry import KeyRegistry, is_loopback
+from kvfence.gateway.registry import NOT_AN_OPERATOR, KeyRegistry, is_loopback
 from kvfence.gateway.responses import INVALID, Failure
 
 LARGE_BYTES = 1 << 20
@@ -109,6 +109,14 @@ def identify(request: Request, registry: KeyRegistry) -> TenantId | Failure:
     if registry.open and not is_loopback(_host_name(request.headers.get("host", ""))):
         return FOREIGN_HOST
     return registry.tenant_of(request.headers.get("authorization", ""))
+
+
+def identify_operator(request: Request, registry: KeyRegistry) -> Failure | None:
+    """Say why whoever asks may not see the fence; None where they may."""
+    if registry.open:
+        refusal = identify(request, registry)
+        return refusal if isinstance(refusal, Failure) else None
+    return None if registry.is_operator(request.headers.get("authorization", "")) else NOT_AN_OPERATOR
 
 
 def _host_name(host: str) -> str:

@@ -4,6 +4,7 @@ A key is kept only as its SHA-256, so that looking one up takes the same time ho
 log carries a key.
 """
 
+import base64
 import hashlib
 import ipaddress
 import stat
@@ -16,8 +17,11 @@ from kvfence.gateway.responses import Failure
 LOCAL = TenantId("local")
 """The one tenant of a server without keys."""
 
+OPERATOR = "@operator"
+"""Stands for a tenant in a key file: this key may see the fence, and generates nothing."""
+
 KEYS_MAX = 10_000
-_FORM = "a line is 'key tenant', a comment begins with #"
+_FORM = "a line is 'key tenant' or 'key @operator', a comment begins with #"
 
 UNAUTHORIZED = Failure(
     401,
@@ -27,11 +31,21 @@ UNAUTHORIZED = Failure(
 )
 
 
-class KeyRegistry:
-    """Maps API keys to tenants; without any key, everyone is the tenant ``local``."""
+NOT_AN_OPERATOR = Failure(
+    401,
+    "authentication_error",
+    "This page needs an operator's key: a line 'key @operator' in the key file. Send it as "
+    "'Authorization: Bearer KEY', or give it as the password where a browser asks.",
+    "operator_key_needed",
+)
 
-    def __init__(self, tenants: dict[bytes, TenantId] | None = None) -> None:
+
+class KeyRegistry:
+    """Maps API keys to tenants; without any key, everyone is the tenant ``local``, and may see the fence."""
+
+    def __init__(self, tenants: dict[bytes, TenantId] | None = None, operators: frozenset[bytes] = frozenset()) -> None:
         self._tenants = tenants or {}
+        self._operators = operators
 
     @property
     def open(self) -> bool:
@@ -51,6 +65,27 @@ class KeyRegistry:
         if scheme.lower() != "bearer":
             return UNAUTHORIZED
         return self._tenants.get(_digest(key.strip()), UNAUTHORIZED)
+
+    def is_operator(self, authorization: str) -> bool:
+        """May whoever sends this Authorization header see the fence?
+
+        A browser cannot send a key of its own accord: it may send it as the password of Basic authentication.
+        """
+        if self.open:
+            return True
+        scheme, _, value = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            value = _password(value.strip())
+        elif scheme.lower() != "bearer":
+            return False
+        return _digest(value.strip()) in self._operators
+
+
+def _password(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials, validate=True).decode("utf-8").partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def load_keys(path: Path) -> KeyRegistry:
@@ -76,17 +111,21 @@ def load_keys(path: Path) -> KeyRegistry:
         digest = _digest(words[0])
         if len(words) != 2:
             problems.append(f"--api-keys {path}, line {number}: {len(words)} words; {_FORM}")
-        elif digest in tenants:
+        elif digest in first_line:
             problems.append(f"--api-keys {path}, line {number}: the same key as line {first_line[digest]}; remove one")
+        elif words[1].startswith("@") and words[1] != OPERATOR:
+            problems.append(f"--api-keys {path}, line {number}: a tenant's name does not begin with @; {_FORM}")
         else:
             tenants[digest], first_line[digest] = TenantId(words[1]), number
+    operators = frozenset(digest for digest, tenant in tenants.items() if tenant == OPERATOR)
+    tenants = {digest: tenant for digest, tenant in tenants.items() if digest not in operators}
     if not tenants and not problems:
-        problems.append(f"--api-keys {path}: holds no key; {_FORM}")
+        problems.append(f"--api-keys {path}: holds no key of a tenant; {_FORM}")
     if len(tenants) > KEYS_MAX:
         problems.append(f"--api-keys {path}: {len(tenants)} keys; at most {KEYS_MAX} are kept")
     if problems:
         raise SettingsError(problems)
-    return KeyRegistry(tenants)
+    return KeyRegistry(tenants, operators)
 
 
 def describe_exposure(path: Path) -> str | None:

@@ -23,10 +23,12 @@ from kvfence.protocol.commands import Command, Deliver, Finish, Resubmit, Send, 
 from kvfence.protocol.events import ClientGone, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
-from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor
+from kvfence.protocol.handoff import GatewayHandoff
+from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor, Offer
 from kvfence.protocol.node import Lives
 from kvfence.protocol.routing import Placement
 from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
+from kvfence.runtime.owners import Owners
 from kvfence.runtime.placement import Peer, place_on
 from kvfence.runtime.resend import Resender
 from kvfence.runtime.stages import Journeys
@@ -74,6 +76,7 @@ class Dispatcher:
         self.peers: dict[Incarnation, Peer] = {}
         self.recorder = recorder
         self.journeys = Journeys()
+        self.owners = Owners()
         self._rules = rules
         self._generations: dict[RequestId, Generation] = {}
         self._tenants: dict[RequestId, TenantId] = {}
@@ -191,6 +194,11 @@ class Dispatcher:
         """Guard answers at this gateway."""
         return self._node_loop.decisions if self._loop is not None else {}
 
+    @property
+    def handoffs(self) -> tuple[GatewayHandoff, ...]:
+        """Every open attempt."""
+        return tuple(self._node_loop.node.handoffs.values()) if self._loop is not None else ()
+
     def workers(self) -> tuple[WorkerState, ...]:
         """Every worker, ready or not."""
         return self._states
@@ -298,6 +306,8 @@ class Dispatcher:
         match command:
             case Send(to=to, message=message):
                 payload = self._prompt(message) if isinstance(message, Dispatch) else None
+                if isinstance(message, Offer):
+                    self._note_owner(message.attempt)
                 envelope = Envelope(self.incarnation, to, message)
                 self.control.send(to, self.codec.encode(Frame(self.incarnation, envelope, payload)))
             case StartTimer(attempt=attempt, remaining_ns=remaining_ns):
@@ -309,6 +319,11 @@ class Dispatcher:
             case Finish(request=request, reason=reason):
                 self._finish(request, reason)
         return None
+
+    def _note_owner(self, attempt: AttemptId) -> None:
+        tenant = self._tenants.get(self._node_loop.node.handoffs[attempt].request)
+        if tenant is not None:
+            self.owners.note(attempt, tenant)
 
     def _prompt(self, message: Dispatch) -> Prompt | None:
         handoff = self._node_loop.node.handoffs[message.attempt]

@@ -6,9 +6,11 @@ from worker to worker over ``wire/control.py``.
 
 import array
 import asyncio
+import fcntl
 import os
 import socket
 import struct
+import termios
 from typing import Generic, TypeVar
 
 import msgspec
@@ -20,8 +22,11 @@ from kvfence.core.invariant import InvariantBroken
 from kvfence.core.settings import Role, Settings
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
+from kvfence.runtime.page_map import PageMap
 
 FRAME_BYTES_MAX = 1 << 20
+BEHIND_BYTES = 32 << 10
+"""What may lie unread before frames are made smaller: the socket holds about 200 KiB, and a full one is an end."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -84,7 +89,8 @@ class Beat(Struct, frozen=True, tag=True):
     ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
     ``decisions``: (guard, place, answer, count). ``fences``: pages that only a fence can free, by the lives that may
     still write them, all of which must exit. ``wanted_pages``: what whoever waits first needs. ``counters``: passes,
-    pages compared, model errors, frames refused or dropped, traces lost.
+    pages compared, model errors, frames refused or dropped, traces lost. ``map``: the pool page by
+    page; none where the supervisor is behind with reading.
     """
 
     states: dict[str, int] = {}
@@ -93,6 +99,7 @@ class Beat(Struct, frozen=True, tag=True):
     fences: tuple[tuple[tuple[Incarnation, ...], int], ...] = ()
     wanted_pages: int = 0
     counters: dict[str, int] = {}
+    map: PageMap | None = None
 
     @property
     def fence_pages(self) -> int:
@@ -154,6 +161,13 @@ class Lifeline(Generic[T]):
             sent = socket.send_fds(self._sock, [frame], [fd])
         if sent != len(frame):
             raise BrokenPipeError("a lifeline frame was cut: the other side does not read")
+
+    @property
+    def behind(self) -> bool:
+        """Does the other side leave more unread than a few frames?"""
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, unread)
+        return unread[0] > BEHIND_BYTES
 
     async def receive(self) -> tuple[T, int | None]:
         """Wait for the next frame and the descriptor that came with it.

@@ -33,6 +33,7 @@ from kvfence.protocol.messages import Ended, Envelope, Failed, Sent
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import held_lots
 from kvfence.protocol.transitions import PageMove
+from kvfence.runtime.drawing import draw_pool
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.resend import Resender
 from kvfence.runtime.samplers import Samplers
@@ -78,6 +79,7 @@ class Worker(ABC, Generic[N]):
         self.recorder = Recorder(_trace_file(begin), time.monotonic_ns)
         self.stages = StageClock()
         self.loop: NodeLoop[N]
+        self.ledger: NumpyLedger
         self.resender: Resender
         self.timers: Timers
         self.tasks: asyncio.TaskGroup
@@ -99,7 +101,7 @@ class Worker(ABC, Generic[N]):
         """Make the node once the capacity of both roles is known."""
         node = self.make_node(capacity)
         start_state = PageState.FREE if node.pool.num_free else PageState.QUARANTINED
-        ledger = NumpyLedger(self.pool.num_pages, start_state)
+        self.ledger = ledger = NumpyLedger(self.pool.num_pages, start_state)
         self.loop = NodeLoop(self.begin.rules, node, ledger, self.execute, self.stages.watch(self.recorder.step))
         self.recorder.begin(self.begin.rules, self.begin.role, node)
         self.event_loop = asyncio.get_running_loop()
@@ -267,7 +269,8 @@ class Worker(ABC, Generic[N]):
                 writers = tuple(sorted(entry.writers))
                 fences[writers] = fences.get(writers, 0) + len(entry.lot.pages)
         counters = {**self.counters, "frames_dropped": self.control.dropped, "traces_lost": int(self.recorder.broken)}
-        return Beat(states, self.outcomes, decisions, tuple(fences.items()), self._wanted_pages(), counters)
+        drawn = None if self.lifeline.behind else draw_pool(self.ledger, self.loop.node)
+        return Beat(states, self.outcomes, decisions, tuple(fences.items()), self._wanted_pages(), counters, drawn)
 
     def _wanted_pages(self) -> int:
         """Pages that whoever waits first needs at once."""

@@ -13,7 +13,9 @@ import pytest_asyncio
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from kvfence.cli.compose import FenceView
 from kvfence.gateway.app import GatewayDeps, build_app
+from kvfence.gateway.fence import Fence
 from kvfence.gateway.logs import open_log
 from kvfence.gateway.otel import OtelTracing
 from kvfence.gateway.registry import KeyRegistry
@@ -61,6 +63,7 @@ class Site:
                 log=log,
                 keys=KeyRegistry(),
                 journeys=dispatcher.journeys,
+                fence=Fence(FenceView(pair.supervisor)),
                 tracing=self.tracing,
                 probe_every_s=0,
             )
@@ -72,6 +75,12 @@ class Site:
         transport = httpx.ASGITransport(app=self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post("/v1/completions", json=body)
+
+    async def fence(self) -> dict[str, Any]:
+        """What /fence.json says."""
+        transport = httpx.ASGITransport(app=self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get("/fence.json")).json()
 
     def line(self) -> dict[str, Any]:
         """The last canonical line."""
@@ -161,3 +170,30 @@ async def test_a_request_whose_worker_dies_says_how_far_it_came(site: Site) -> N
     await site.pair.all_free()
     assert not journeys._of_attempt
     assert not journeys._of_request
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_fence_shows_a_running_requests_pages(site: Site) -> None:
+    """While decode holds it, its pages are drawn adopted, under its tenant and attempt; afterwards all are free."""
+    site.pair.faults.hold(len(PROMPT) + 5)
+    asking = asyncio.create_task(site.complete())
+    await until("decode runs it", lambda: any(h.num_emitted >= 5 for h in site.pair.supervisor.dispatcher.handoffs))
+    await site.pair.next_beat("decode")
+    state = await site.fence()
+    (handoff,) = state["handoffs"]
+    assert (handoff["stage"], state["tenants"][handoff["tenant"]]["label"]) == ("decode", "tenant 1")
+    (decode,) = [worker for worker in state["workers"] if worker["role"] == "decode"]
+    adopted = state["states"].index("adopted")
+    of_it = [number for code, *holder, number in decode["cells"] if [code, *holder] == [adopted, 0, handoff["attempt"]]]
+    assert sum(of_it) == len(PROMPT) // 16
+    assert sum(number for _, _, _, number in decode["cells"]) == decode["pages"] == site.pair.scene.decode_pages
+    assert {name: number for name, number in decode["counts"].items() if number} == site.pair.states("decode")
+    assert "local" not in json.dumps(state)
+    site.pair.faults.let_go()
+    assert (await asking).status_code == 200
+    await site.pair.all_free()
+    state = await site.fence()
+    assert state["handoffs"] == []
+    assert [(tenant, attempt) for worker in state["workers"] for _, tenant, attempt, _ in worker["cells"]] == [
+        (-1, 0)
+    ] * 2

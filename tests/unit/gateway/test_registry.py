@@ -84,3 +84,16 @@ def test_other_machines_need_keys(tmp_path):
         with pytest.raises(SettingsError, match="--api-keys"):
             require_keys_or_loopback(host, KeyRegistry())
         require_keys_or_loopback(host, load_keys(write(tmp_path / "keys", "sk-one acme\n")))
+
+
+def test_an_operators_key_is_no_tenants(tmp_path):
+    """It may see the fence and names nobody; a tenant's key may not; names with @ are kept for such words."""
+    registry = load_keys(write(tmp_path / "keys", "sk-one acme\nsk-ops @operator\n"))
+    assert registry.is_operator("Bearer sk-ops")
+    assert not registry.is_operator("Bearer sk-one")
+    assert registry.tenant_of("Bearer sk-ops") == UNAUTHORIZED
+    assert registry.tenants == {"acme"}
+    with pytest.raises(SettingsError, match="does not begin with @"):
+        load_keys(write(tmp_path / "keys", "sk-one @admin\n"))
+    with pytest.raises(SettingsError, match="holds no key of a tenant"):
+        load_keys(write(tmp_path / "keys", "sk-ops @operator\n"))

@@ -80,3 +80,19 @@ def test_loaded_is_the_report_that_may_carry_a_pool() -> None:
     """Decode's pool travels with Loaded; the field names stay as the supervisor reads them."""
     report = Loaded("l", 16, 1024, 10, 512, 0, "llama")
     assert report.num_pages * report.record_bytes == 10240
+
+
+async def test_a_supervisor_that_does_not_read_gets_smaller_heartbeats() -> None:
+    """The worker sees that frames pile up long before the socket is full, and that they were read."""
+    supervisor, worker = ends()
+    assert not worker.behind
+    num_sent = 0
+    while not worker.behind:
+        worker.send(Broken("x" * 4096))
+        num_sent += 1
+    assert 4 <= num_sent <= 9
+    for _ in range(num_sent):
+        await supervisor.receive()
+    assert not worker.behind
+    supervisor.close()
+    worker.close()
