@@ -37,10 +37,10 @@ _TELLING = np.array(
 
 
 def holders_of(node: PrefillNode | DecodeNode) -> dict[int, AttemptId]:
-    """Give the attempt that each serial was granted to, of pages that are not free."""
+    """Give who holds each serial: of several, all one tenant's, the first. Pages kept for re-use have nobody."""
     held = {serial: entry.attempt for serial, entry in node.pool.quarantined.items() if entry.attempt is not None}
     if isinstance(node, PrefillNode):
-        held.update((h.lot.serial, attempt) for attempt, h in node.handoffs.items() if h.lot is not None)
+        held.update((serial, next(iter(lot.holders))) for serial, lot in node.pool.held.items() if lot.holders)
         return held
     for attempt, handoff in node.handoffs.items():
         held.update((lot.serial, attempt) for lot in (handoff.remote, *handoff.own) if lot is not None)

@@ -48,7 +48,7 @@ class FakeSource:
 
     def handoffs(self) -> list[GatewayHandoff]:
         return [
-            GatewayHandoff(each, RequestId(f"r{each.counter}"), PREFILL, DECODE, 40, 8, 1, each, self.phase)
+            GatewayHandoff(each, RequestId(f"r{each.counter}"), PREFILL, DECODE, 40, 8, 1, each, phase=self.phase)
             for each in self.owners
         ]
 
@@ -139,7 +139,7 @@ def test_many_hand_offs_are_counted_and_not_all_listed() -> None:
 )
 def test_the_stage_is_what_was_said_last(phase: GatewayPhase, at_prefill: str, at_decode: str, stage: str) -> None:
     """Gateway, prefill and decode each know a part."""
-    handoff = GatewayHandoff(attempt(1), RequestId("r"), PREFILL, DECODE, 1, 1, 1, attempt(1), phase)
+    handoff = GatewayHandoff(attempt(1), RequestId("r"), PREFILL, DECODE, 1, 1, 1, attempt(1), phase=phase)
     assert stage_of(handoff, at_prefill, at_decode) == stage
 
 
