@@ -20,6 +20,7 @@ from kvfence.core.settings import Settings
 from kvfence.gateway.app import GatewayDeps, build_app
 from kvfence.gateway.fence import Fence, WorkerView
 from kvfence.gateway.logs import open_log
+from kvfence.gateway.quotas import Allowance
 from kvfence.gateway.registry import KeyRegistry, describe_exposure, load_keys, require_keys_or_loopback
 from kvfence.gateway.server import Address, bind, serving
 from kvfence.gateway.telemetry import open_tracing
@@ -206,6 +207,7 @@ async def running_server(
             tracing=tracing,
             max_body_bytes=settings.server.max_body_bytes,
             deadline_s=settings.server.deadline_s,
+            allowance=Allowance(settings.limits.tenant_requests_max, settings.limits.tenant_tokens_per_minute),
         )
         async with serving(build_app(deps), listener) as address:
             yield RunningServer(address, model, capacity, supervisor)

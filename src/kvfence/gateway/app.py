@@ -23,11 +23,13 @@ from kvfence.core.ids import RequestId, TenantId
 from kvfence.gateway import canonical, metrics
 from kvfence.gateway.answers import ChatShape, CompletionShape, ModelCard, ModelList, Naming, Shape
 from kvfence.gateway.canonical import Canonical, Tracing
+from kvfence.gateway.elsewhere import refuse_address
 from kvfence.gateway.fence import HEADERS, PAGE, Fence
 from kvfence.gateway.intake import Intake, identify, identify_operator
 from kvfence.gateway.logs import RequestRecord
 from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
 from kvfence.gateway.probe import Probe, ProbeState
+from kvfence.gateway.quotas import Allowance, Ask, Quotas
 from kvfence.gateway.registry import KeyRegistry
 from kvfence.gateway.responses import INVALID, Failure, error_body, error_headers, failure_of
 from kvfence.gateway.sessions import Choice, Reading, Session, TokenClock
@@ -46,12 +48,7 @@ from kvfence.runtime.stages import Journeys
 
 Translate = Callable[[bytes, Served, Caller], Translation | Failure]
 
-NO_EMBEDDINGS = Failure(
-    404,
-    INVALID,
-    f"Embeddings are not supported here; this server generates text: {canonical.CHAT} or {canonical.COMPLETIONS}.",
-    "not_supported",
-)
+INSTEAD = f"{canonical.CHAT}, {canonical.COMPLETIONS} or {canonical.MODELS}"
 
 
 NOTHING_DRAWN = Failure(404, INVALID, "This server draws no fence.", "not_found")
@@ -77,6 +74,7 @@ class GatewayDeps(Struct, frozen=True):
     max_body_bytes: int = 16 << 20
     deadline_s: float = 600.0
     probe_every_s: float = 10.0
+    allowance: Allowance = Allowance()
 
 
 def build_app(deps: GatewayDeps) -> Starlette:
@@ -87,7 +85,6 @@ def build_app(deps: GatewayDeps) -> Starlette:
         Route(canonical.MODELS + "/{model:path}", gateway.model, methods=["GET"]),
         Route(canonical.CHAT, gateway.chat, methods=["POST"]),
         Route(canonical.COMPLETIONS, gateway.completions, methods=["POST"]),
-        Route(canonical.EMBEDDINGS, gateway.embeddings, methods=["POST"]),
         Route(canonical.HEALTH, gateway.health, methods=["GET"]),
         Route(canonical.READY, gateway.ready, methods=["GET"]),
         Route(canonical.METRICS, gateway.metrics, methods=["GET"]),
@@ -114,6 +111,7 @@ class Gateway:
             self.counts.add_spans(deps.tracing.counts)
         self._deps = deps
         self._intake = Intake(deps.max_body_bytes)
+        self._quotas = Quotas(deps.allowance, deps.keys.allowances(deps.allowance))
         self._probe = Probe(deps.generations, deps.log, deps.probe_every_s)
         self._translator = ThreadPoolExecutor(1, "kvfence-translate")
         self._created = int(time.time())
@@ -149,6 +147,10 @@ class Gateway:
         if isinstance(translation, Failure):
             return refuse(translation, record)
         record.num_prompt = len(translation.request.token_ids)
+        session = self._open_session(translation, record)
+        lease = self._quotas.take(tenant, _ask_of(translation))
+        if isinstance(lease, Failure):
+            return refuse(lease, record)
         naming = Naming(record.id, self._deps.model, int(time.time()), translation.with_usage)
         page_size = self._deps.generations.capacity.page_size
         delivery = Delivery(
@@ -157,12 +159,14 @@ class Gateway:
             translation.with_usage,
             page_size,
             usage_always=translation.usage_always,
+            headers=lease.headers,
+            on_end=lambda num_answer: lease.end(num_answer, refused=record.status >= 400),
         )
-        return GenerationResponse(self._open_session(translation, record), delivery, record, self._deps.log)
+        return GenerationResponse(session, delivery, record, self._deps.log)
 
     async def _translate(self, request: Request, translate: Translate, tenant: TenantId) -> Translation | Failure:
         caller = Caller(RequestId(record_of(request).id), tenant, self._deps.deadline_s)
-        async with self._intake.body(request) as body:
+        async with self._intake.body(request, tenant) as body:
             if isinstance(body, Failure):
                 return body
             served = Served(self._deps.model, self._deps.tokenizer, self._deps.generations.capacity)
@@ -203,10 +207,6 @@ class Gateway:
         message = f"There is no such model here; the one that is served is {self._deps.model}."
         unknown = Failure(404, INVALID, message, "model_not_found", "model")
         return self._for_tenants(request, lambda: refuse(unknown, record_of(request)))
-
-    async def embeddings(self, request: Request) -> Response:
-        """POST /v1/embeddings: not served."""
-        return self._for_tenants(request, lambda: refuse(NO_EMBEDDINGS, record_of(request)))
 
     async def health(self, _: Request) -> Response:
         """GET /health: this process answers; what it knows of the workers."""
@@ -269,6 +269,11 @@ class Gateway:
         return refuse(tenant, record_of(request)) if isinstance(tenant, Failure) else answer()
 
 
+def _ask_of(translation: Translation) -> Ask:
+    num_choices = translation.num_choices
+    return Ask(num_choices, len(translation.request.token_ids), num_choices * translation.request.max_tokens)
+
+
 def record_of(request: Request) -> RequestRecord:
     """Give the record that the middleware made for this request."""
     record = request.state.record
@@ -294,8 +299,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     if status == 405:
         failure = Failure(405, INVALID, "This method is not allowed here; see the header Allow.", "method_not_allowed")
     else:
-        paths = f"{canonical.CHAT}, {canonical.COMPLETIONS} or {canonical.MODELS}"
-        failure = Failure(status, INVALID, f"There is nothing at this address; try {paths}.", "not_found")
+        failure = refuse_address(request.url.path, INSTEAD)
     response = refuse(failure, record_of(request))
     for name, value in ((error.headers or {}) if isinstance(error, HTTPException) else {}).items():
         response.headers[name] = value

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import h11
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
@@ -21,7 +22,6 @@ from kvfence.gateway.streams import send_failure
 MODELS = "/v1/models"
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
-EMBEDDINGS = "/v1/embeddings"
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 FENCE, FENCE_JSON = "/fence", "/fence.json"
 
@@ -29,7 +29,7 @@ WATCHED = frozenset({HEALTH, READY, METRICS, FENCE_JSON})
 """Asked every few seconds by machines: counted, and no line is written for them."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"})
-_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, EMBEDDINGS, FENCE}) | WATCHED
+_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, FENCE}) | WATCHED
 
 
 class Tracing(Protocol):
@@ -43,6 +43,10 @@ class Tracing(Protocol):
     def record(self, record: RequestRecord, ended_s: float, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Record a request that has ended; never waits and never fails."""
         ...
+
+
+class _BrokenConnection(Exception):
+    """Nothing can be sent any more."""
 
 
 class Canonical:
@@ -80,10 +84,15 @@ class Canonical:
             if message["type"] == "http.response.start":
                 record.status, record.responded_s = message["status"], self._clock()
                 MutableHeaders(scope=message)["x-request-id"] = record.id
-            await send(message)
+            try:
+                await send(message)
+            except h11.LocalProtocolError:  # what the client sent meanwhile was no HTTP, and was answered so
+                raise _BrokenConnection from None
 
         try:
             await self._app(scope, receive, tagged)
+        except _BrokenConnection:
+            record.status, record.reason = 400, "broken_request"
         except Exception as error:  # noqa: BLE001 - the last line: uvicorn would log the message, which may hold text
             record.reason = INTERNAL.name
             self._log.error("crash", request_id=record.id, **describe_crash(error))

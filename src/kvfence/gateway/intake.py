@@ -6,6 +6,7 @@ Not for: what the body says (``translate.py``).
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from weakref import WeakValueDictionary
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -14,8 +15,11 @@ from kvfence.gateway.registry import NOT_AN_OPERATOR, KeyRegistry, is_loopback
 from kvfence.gateway.responses import INVALID, Failure
 
 LARGE_BYTES = 1 << 20
-LARGE_AT_ONCE = 4
-"""Bodies above LARGE_BYTES, or of unknown length, that are held at one time; others wait their turn."""
+LARGE_AT_ONCE = 16
+LARGE_OF_TENANT = 2
+"""Bodies above LARGE_BYTES, or of unknown length, that are held at one time, in all and of one tenant; others wait
+their turn. In all at most LARGE_AT_ONCE times the largest body: 256 MiB.
+"""
 
 BODY_TIMEOUT_S = 60.0
 DRAIN_BYTES_MAX = 64 << 20
@@ -39,10 +43,11 @@ class Intake:
         self._max_bytes = max_body_bytes
         self._timeout_s = timeout_s
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._of_tenant: WeakValueDictionary[TenantId, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def body(self, request: Request) -> AsyncIterator[bytes | Failure]:
-        """Give the body; while the caller holds a large one, few others are held."""
+    async def body(self, request: Request, tenant: TenantId) -> AsyncIterator[bytes | Failure]:
+        """Give the body; while the caller holds a large one, few others are held, and fewer of the same tenant."""
         declared = _declared_bytes(request)
         if declared is not None and declared > self._max_bytes:
             await self._drain(request)
@@ -52,6 +57,8 @@ class Intake:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     if declared is None or declared > LARGE_BYTES:
+                        own = self._of_tenant.setdefault(tenant, asyncio.Semaphore(LARGE_OF_TENANT))
+                        await stack.enter_async_context(own)
                         await stack.enter_async_context(self._large)
                     received = await self._collect(request)
             except TimeoutError:

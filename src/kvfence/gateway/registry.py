@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvfence.core.errors import SettingsError
 from kvfence.core.ids import TenantId
+from kvfence.gateway.quotas import Allowance
 from kvfence.gateway.responses import Failure
 
 LOCAL = TenantId("local")
@@ -21,7 +22,8 @@ OPERATOR = "@operator"
 """Stands for a tenant in a key file: this key may see the fence, and generates nothing."""
 
 KEYS_MAX = 10_000
-_FORM = "a line is 'key tenant' or 'key @operator', a comment begins with #"
+_FORM = "a line is 'key tenant', then perhaps requests=N or tokens_per_minute=N, or 'key @operator'; a comment begins with #"
+_ALLOWANCES = {"requests": "requests_max", "tokens_per_minute": "tokens_per_minute"}
 
 UNAUTHORIZED = Failure(
     401,
@@ -41,11 +43,29 @@ NOT_AN_OPERATOR = Failure(
 
 
 class KeyRegistry:
-    """Maps API keys to tenants; without any key, everyone is the tenant ``local``, and may see the fence."""
+    """Maps API keys to tenants; without any key, everyone is the tenant ``local``, and may see the fence.
 
-    def __init__(self, tenants: dict[bytes, TenantId] | None = None, operators: frozenset[bytes] = frozenset()) -> None:
+    ``allowances``: of tenants for whom the file has bounds.
+    """
+
+    def __init__(
+        self,
+        tenants: dict[bytes, TenantId] | None = None,
+        operators: frozenset[bytes] = frozenset(),
+        allowances: dict[TenantId, Allowance] | None = None,
+    ) -> None:
         self._tenants = tenants or {}
         self._operators = operators
+        self._allowances = allowances or {}
+
+    def allowances(self, default: Allowance) -> dict[TenantId, Allowance]:
+        """Give what tenants may ask for where the file says so; what it leaves open is the default's."""
+        return {
+            tenant: Allowance(
+                own.requests_max or default.requests_max, own.tokens_per_minute or default.tokens_per_minute
+            )
+            for tenant, own in self._allowances.items()
+        }
 
     @property
     def open(self) -> bool:
@@ -102,6 +122,7 @@ def load_keys(path: Path) -> KeyRegistry:
             [f"--api-keys {path}: cannot be read ({why}); name a readable file where {_FORM}"]
         ) from None
     tenants: dict[bytes, TenantId] = {}
+    allowances: dict[TenantId, Allowance] = {}
     first_line: dict[bytes, int] = {}
     problems = []
     for number, line in enumerate(lines, start=1):
@@ -109,14 +130,18 @@ def load_keys(path: Path) -> KeyRegistry:
         if not words or words[0].startswith("#"):
             continue
         digest = _digest(words[0])
-        if len(words) != 2:
+        allowance = _read_allowance(words[2:])
+        if len(words) < 2 or allowance is None:
             problems.append(f"--api-keys {path}, line {number}: {len(words)} words; {_FORM}")
         elif digest in first_line:
             problems.append(f"--api-keys {path}, line {number}: the same key as line {first_line[digest]}; remove one")
         elif words[1].startswith("@") and words[1] != OPERATOR:
             problems.append(f"--api-keys {path}, line {number}: a tenant's name does not begin with @; {_FORM}")
         else:
-            tenants[digest], first_line[digest] = TenantId(words[1]), number
+            tenant = TenantId(words[1])
+            tenants[digest], first_line[digest] = tenant, number
+            if allowance != Allowance() and allowances.setdefault(tenant, allowance) != allowance:
+                problems.append(f"--api-keys {path}, line {number}: another bound than its tenant has above; keep one")
     operators = frozenset(digest for digest, tenant in tenants.items() if tenant == OPERATOR)
     tenants = {digest: tenant for digest, tenant in tenants.items() if digest not in operators}
     if not tenants and not problems:
@@ -125,7 +150,19 @@ def load_keys(path: Path) -> KeyRegistry:
         problems.append(f"--api-keys {path}: {len(tenants)} keys; at most {KEYS_MAX} are kept")
     if problems:
         raise SettingsError(problems)
-    return KeyRegistry(tenants, operators)
+    return KeyRegistry(tenants, operators, allowances)
+
+
+def _read_allowance(words: list[str]) -> Allowance | None:
+    """Read what stands behind a tenant; None where it is wrong."""
+    given: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        field = _ALLOWANCES.get(name)
+        if field is None or field in given or not value.isascii() or not value.isdecimal() or len(value) > 12:
+            return None
+        given[field] = int(value)
+    return Allowance(**given)
 
 
 def describe_exposure(path: Path) -> str | None:

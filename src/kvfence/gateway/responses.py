@@ -19,6 +19,7 @@ class Failure(Struct, frozen=True):
     Units:
         retry_after_s: when asking again makes sense; 0 where it never does.
         reason: the short name in logs and metrics; empty: the code, else the type.
+    ``headers``: more headers of the answer.
     """
 
     status: int
@@ -28,6 +29,7 @@ class Failure(Struct, frozen=True):
     param: str | None = None
     retry_after_s: int = 0
     reason: str = ""
+    headers: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -72,7 +74,10 @@ ENDINGS: dict[EndReason, Ending] = {
         "The workers refused this prompt: it is empty, or names tokens the model has not.",
     ),
     EndReason.QUEUE_FULL: Ending(
-        429, "rate_limit_error", "queue_full", "Too many requests are open. Ask again in a moment.", retry_after_s=1
+        429, "rate_limit_error", "queue_full", "This key has too many requests open. Ask again soon.", retry_after_s=1
+    ),
+    EndReason.SERVER_FULL: Ending(
+        503, SERVER, "server_full", "The server has as many requests open as it can. Ask again soon.", retry_after_s=1
     ),
     EndReason.NO_WORKER: Ending(
         503, SERVER, "no_worker", "No worker is ready to take this request. Ask again soon.", retry_after_s=5
@@ -118,7 +123,7 @@ ENDINGS: dict[EndReason, Ending] = {
         503, SERVER, "transfer_failed", "KV pages could not be moved between workers. Ask again.", retry_after_s=1
     ),
     EndReason.MODEL_ERROR: Ending(
-        500, SERVER, "model_error", "The model failed on this request; the server's log says where."
+        500, SERVER, "model_error", "The model failed on this request, or the grammar its answer must match did."
     ),
 }
 """Every way an attempt can end. A test holds it complete."""
@@ -197,7 +202,7 @@ def error_body(failure: Failure) -> bytes:
 
 def error_headers(failure: Failure) -> dict[str, str]:
     """Give the headers that go with an error."""
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **failure.headers}
     if failure.retry_after_s:
         headers["retry-after"] = str(failure.retry_after_s)
     if failure.status == 401:

@@ -89,5 +89,5 @@ def decide(limits: Limits, load: Load) -> Admit | Refuse:
     if load.open_of_tenant >= limits.queue_tenant_max:
         return Refuse(EndReason.QUEUE_FULL, retry_after_s=1)
     if load.open_total >= limits.attempts_open_max:
-        return Refuse(EndReason.QUEUE_FULL, retry_after_s=1)
+        return Refuse(EndReason.SERVER_FULL, retry_after_s=1)
     return Admit()

@@ -29,6 +29,7 @@ class EndReason(Enum):
     LENGTH = "length"
     DOES_NOT_FIT = "does_not_fit"
     QUEUE_FULL = "queue_full"
+    SERVER_FULL = "server_full"
     NO_WORKER = "no_worker"
     REFUSED_AT_INTAKE = "refused_at_intake"
     CANCELLED = "cancelled"

@@ -32,7 +32,8 @@ def test_a_refusal_says_when_to_come_back(open_total: int, open_of_tenant: int, 
     full = open_total >= limits.attempts_open_max or open_of_tenant >= limits.queue_tenant_max
     if not ready or full:
         assert isinstance(answer, Refuse)
-        assert answer.reason is (EndReason.QUEUE_FULL if ready else EndReason.NO_WORKER)
+        own = EndReason.QUEUE_FULL if open_of_tenant >= limits.queue_tenant_max else EndReason.SERVER_FULL
+        assert answer.reason is (own if ready else EndReason.NO_WORKER)
         assert answer.retry_after_s > 0
     else:
         assert answer == Admit()

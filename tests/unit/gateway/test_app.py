@@ -4,7 +4,10 @@ import json
 import pytest
 
 from kvfence.core.errors import RemoteProtocolError
+from kvfence.core.request import TokenLogprob
+from kvfence.gateway.elsewhere import NOT_SERVED
 from kvfence.gateway.registry import load_keys
+from kvfence.gateway.responses import finish_reason
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut
 from tests.unit.gateway.fakes import FakeGenerations, Running, chat, end, say
@@ -76,6 +79,126 @@ async def test_an_error_in_mid_stream_is_an_event_and_no_end():
     assert '"finish_reason":"' not in response.text
 
 
+ERRORS = [reason for reason in EndReason if finish_reason(reason) is None]
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+async def test_every_error_after_the_first_token_is_an_event_and_no_end(reason):
+    """Whatever ends an answer early, and however many choices it has: an error event last, no [DONE] and no counts."""
+    running = Running(lambda _: [TokensOut(tuple(b"half")), EndOut(reason)])
+    async with running.client() as client:
+        for fields in ({}, {"n": 3, "stream_options": {"include_usage": True}}):
+            response = await client.post(CHAT, json=chat("x", stream=True, **fields))
+            *before, last = [json.loads(event) for event in events(response.text)]
+            assert set(last) == {"error"}
+            assert last["error"]["message"]
+            assert all(choice["finish_reason"] is None for chunk in before for choice in chunk["choices"])
+            assert not any(chunk.get("usage") for chunk in before)
+    assert (running.lines()[-1]["status"], running.lines()[-1]["reason"]) == (200, reason.value)
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+async def test_every_error_before_the_first_token_is_a_status(reason):
+    """One choice of several that is refused refuses all; what can be asked again says when."""
+    running = Running(end(reason))
+    async with running.client() as client:
+        for fields in ({"stream": True}, {"n": 3}, {"n": 3, "stream": True}):
+            response = await client.post(CHAT, json=chat("x", **fields))
+            assert response.status_code >= 400
+            assert (response.status_code in (429, 503)) == ("retry-after" in response.headers)
+    assert running.generations.num_open == 0
+
+
+async def test_choices_are_told_apart():
+    """Each choice has its own text, end and log probabilities; a stop string ends one alone; tokens are summed."""
+    texts = {"0": "one STOP more", "1": "two", "2": "three"}
+
+    def script(request):
+        text = texts[request.id.rpartition("-")[2] if "-" in request.id else "0"]
+        said = [TokensOut((each,), (TokenLogprob(-0.5, [(each, -0.5), (65, -1.0)]),)) for each in text.encode()]
+        return [*said, EndOut(EndReason.LENGTH)]
+
+    running = Running(script)
+    fields = {"n": 3, "stop": "STOP", "logprobs": True, "top_logprobs": 2}
+    async with running.client() as client:
+        whole = (await client.post(CHAT, json=chat("x", **fields))).json()
+        stream = await client.post(CHAT, json=chat("x", **fields, stream=True))
+    assert [(each["message"]["content"], each["finish_reason"]) for each in whole["choices"]] == [
+        ("one ", "stop"),
+        ("two", "length"),
+        ("three", "length"),
+    ]
+    said = whole["choices"][1]["logprobs"]["content"]
+    assert [each["token"] for each in said] == ["t", "w", "o"]
+    assert said[0]["top_logprobs"][1] == {"token": "A", "logprob": -1.0, "bytes": [65]}
+    assert whole["usage"]["completion_tokens"] == len("one STOP" + "two" + "three")
+    joined, roles = ["", "", ""], []
+    for event in events(stream.text)[:-1]:
+        (choice,) = json.loads(event)["choices"]
+        joined[choice["index"]] += choice["delta"].get("content", "")
+        roles += [choice["index"]] if "role" in choice["delta"] else []
+    assert joined == ["one ", "two", "three"]
+    assert sorted(roles) == [0, 1, 2]
+    assert events(stream.text)[-1] == "[DONE]"
+
+
+async def test_counts_with_every_chunk_for_those_who_ask():
+    """continuous_usage_stats puts the counts so far into each chunk; it does nothing without include_usage."""
+    running = Running(say("Hi"))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with running.client() as client:
+        response = await client.post(CHAT, json=chat("x", stream=True, stream_options=options))
+        alone = await client.post(CHAT, json=chat("x", stream=True, stream_options={"continuous_usage_stats": True}))
+    read = [json.loads(event) for event in events(response.text)[:-1]]
+    assert [chunk["usage"] and chunk["usage"]["completion_tokens"] for chunk in read] == [None, 1, 2, 2, 2]
+    assert not any("usage" in json.loads(event) for event in events(alone.text)[:-1])
+
+
+async def test_calls_have_openais_form():
+    """A call in the model's own way is a tool call, streamed and whole; its text is no content."""
+    text = '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    running = Running(say(text))
+    async with running.client() as client:
+        whole = (await client.post(CHAT, json=chat("x", tools=tools))).json()["choices"][0]
+        stream = await client.post(CHAT, json=chat("x", tools=tools, stream=True))
+        none = (await client.post(CHAT, json=chat("x", tools=tools, tool_choice="none"))).json()["choices"][0]
+    (call,) = whole["message"]["tool_calls"]
+    assert (call["type"], call["function"]) == ("function", {"arguments": '{"x": 1}', "name": "add"})
+    assert (whole["message"]["content"], whole["finish_reason"]) == (None, "tool_calls")
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events(stream.text)[:-1]]
+    (part,) = [part for delta in deltas for part in delta.get("tool_calls", [])]
+    assert (part["index"], part["type"], part["function"]) == (0, "function", call["function"])
+    assert not any(delta.get("content") for delta in deltas)
+    assert (none["message"]["content"], none["finish_reason"]) == (text, "stop")
+    assert "tool_calls" not in none["message"]
+
+
+async def test_a_tenant_beyond_its_quota_hears_when_to_ask_again(tmp_path):
+    """429 with Retry-After and what is left; others go on, and unused tokens come back."""
+    (tmp_path / "keys").write_text("sk-a acme tokens_per_minute=100\nsk-b other\nsk-c calm requests=2\n")
+    running = Running(say("Hi"), load_keys(tmp_path / "keys"))
+    async with running.client() as client:
+
+        async def ask(key, **fields):
+            return await client.post(CHAT, json=chat("x", **fields), headers={"authorization": f"Bearer {key}"})
+
+        good = await ask("sk-a", max_tokens=80)
+        again = await ask("sk-a", max_tokens=80)
+        beyond = await ask("sk-a", max_tokens=99)
+        other = await ask("sk-b", max_tokens=200)
+        many = await ask("sk-c", n=3)
+        few = await ask("sk-c", n=2)
+    assert [each.status_code for each in (good, again, beyond, other, many, few)] == [200, 200, 429, 200, 400, 200]
+    assert good.headers["x-ratelimit-remaining-tokens"] == str(100 - len("<user>x") - 80)
+    assert again.headers["x-ratelimit-remaining-tokens"] == str(100 - 2 * len("<user>x") - 2 - 80)
+    assert int(beyond.headers["retry-after"]) >= 1
+    assert beyond.headers["x-ratelimit-limit-tokens"] == "100"
+    assert beyond.json()["error"]["code"] == "rate_limit_exceeded"
+    assert "x-ratelimit-limit-tokens" not in other.headers
+    assert many.json()["error"]["param"] == "n"
+
+
 async def test_half_an_answer_is_never_given_as_a_whole_one():
     """Without streaming, an error after some tokens is only the error."""
     running = Running(lambda _: [TokensOut(tuple(b"half")), EndOut(EndReason.WORKER_LOST)])
@@ -119,7 +242,6 @@ async def test_keys_are_asked_for_everywhere_below_v1(tmp_path):
             ("POST", CHAT),
             ("GET", "/v1/models"),
             ("GET", "/v1/models/toy"),
-            ("POST", "/v1/embeddings"),
         ]:
             response = await client.request(method, path, headers={"authorization": "Bearer sk-bad"})
             assert response.status_code == 401
@@ -149,10 +271,12 @@ async def test_other_addresses_and_methods_have_openais_shape():
         missing = await client.get(f"/v1/{MARKER}")
         method = await client.get(CHAT)
         embeddings = await client.post("/v1/embeddings", json={})
+        others = [await client.get(f"/v1/{name}/{MARKER}") for name in NOT_SERVED]
         slash = await client.post(CHAT + "/", json=chat("x"))
     assert [each.status_code for each in (missing, method, embeddings, slash)] == [404, 405, 404, 404]
     assert method.headers["allow"]
-    assert "not supported" in embeddings.json()["error"]["message"]
+    assert "Embeddings are not supported" in embeddings.json()["error"]["message"]
+    assert {(each.status_code, each.json()["error"]["code"]) for each in others} == {(404, "not_supported")}
     assert all("message" in each.json()["error"] for each in (missing, method, slash))
     assert MARKER not in missing.text + running.log.getvalue()
 

@@ -1,6 +1,7 @@
 import pytest
 
 from kvfence.core.errors import SettingsError
+from kvfence.gateway.quotas import Allowance
 from kvfence.gateway.registry import (
     LOCAL,
     UNAUTHORIZED,
@@ -97,3 +98,29 @@ def test_an_operators_key_is_no_tenants(tmp_path):
         load_keys(write(tmp_path / "keys", "sk-one @admin\n"))
     with pytest.raises(SettingsError, match="holds no key of a tenant"):
         load_keys(write(tmp_path / "keys", "sk-ops @operator\n"))
+
+
+def test_a_key_line_may_bound_its_tenant(tmp_path):
+    """Bounds behind the tenant hold for it, what they leave open is the default's; other tenants have the default."""
+    registry = load_keys(
+        write(tmp_path / "keys", "a acme requests=3 tokens_per_minute=900\nb acme\nc calm requests=1\nd x\n")
+    )
+    own = registry.allowances(Allowance(7, 50))
+    assert own == {"acme": Allowance(3, 900), "calm": Allowance(1, 50)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a acme requests", "line 1: 3 words"),
+        ("a acme requests=-1", "line 1: 3 words"),
+        ("a acme requests=1 requests=2", "line 1: 4 words"),
+        ("a acme speed=1", "line 1: 3 words"),
+        ("a acme requests=\u0663", "line 1: 3 words"),
+        ("a acme requests=1\nb acme requests=2", "line 2: another bound"),
+    ],
+)
+def test_wrong_bounds_are_named_by_line(tmp_path, text, says):
+    """A bound that is no bound, or two that differ for one tenant, is a settings error without the key."""
+    with pytest.raises(SettingsError, match=says):
+        load_keys(write(tmp_path / "keys", text))

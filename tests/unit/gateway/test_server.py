@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from kvfence.core.errors import SettingsError
+from kvfence.gateway.registry import load_keys
 from kvfence.gateway.server import Address, address_of, bind, serving
 from kvfence.runtime.generation import TokensOut
 from tests.unit.gateway.fakes import Running, chat, say
@@ -64,3 +65,18 @@ async def test_stopping_ends_open_requests(stream):
     assert "[DONE]" not in answer
     assert (running.generations.num_open, running.generations.num_cancelled) == (0, 1)
     assert running.lines()[-1]["reason"] == "shutdown"
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"])
+async def test_a_body_that_is_no_http_is_no_crash(tmp_path, head):
+    """A request whose body breaks off as HTTP while it is being refused is the client's fault in the log, and a 400."""
+    (tmp_path / "keys").write_text("sk-good acme\n")
+    running = Running(say("x"), load_keys(tmp_path / "keys"))
+    async with serving(running.app, bind("127.0.0.1", 0)) as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\nzz\r\nhello\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    (line,) = running.lines()
+    assert (line["event"], line["status"], line["reason"]) == ("request", 400, "broken_request")
