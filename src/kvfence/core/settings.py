@@ -45,7 +45,10 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     host: Annotated[str, Meta(description="address; other than loopback only with api_keys")] = "127.0.0.1"
     port: Annotated[int, Meta(description="TCP port", ge=0, le=65535)] = 8000
-    api_keys: Annotated[str, Meta(description="file with lines 'key tenant'; empty: one tenant, loopback only")] = ""
+    api_keys: Annotated[
+        str,
+        Meta(description="file with lines 'key tenant [requests=N] [tokens_per_minute=N]'; empty: loopback only"),
+    ] = ""
     max_body_bytes: Annotated[int, Meta(description="larger bodies get 413", ge=1024)] = 16 << 20
     deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0, le=7 * 86400)] = 600.0
 

@@ -4,7 +4,7 @@ Not for: requests (``openai.py``) or errors (``responses.py``).
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, json
 
@@ -99,16 +99,23 @@ class _MessageChoice(Struct, frozen=True):
     finish_reason: str | None = None
 
 
-class _Envelope(Struct, frozen=True):
+_C = TypeVar("_C", _ChunkChoice, _TextChoice, _MessageChoice)
+
+
+class _Envelope(Struct, Generic[_C], frozen=True):
     """What every response and chunk has in common. ``usage``: absent, null or the counts."""
 
     id: str
     object: str
     created: int
     model: str
-    choices: Sequence[Any]
+    choices: Sequence[_C]
     system_fingerprint: None = None
     usage: Usage | UnsetType | None = UNSET
+
+
+ChatAnswer = _Envelope[_MessageChoice]
+TextAnswer = _Envelope[_TextChoice]
 
 
 class ModelCard(Struct, frozen=True):
@@ -310,7 +317,7 @@ def _finite(logprob: float) -> float:
     return max(logprob, LOGPROB_MIN)
 
 
-def _encode(naming: Naming, kind: tuple[str, str], choices: Sequence[Any], usage: Usage | UnsetType | None) -> bytes:
+def _encode(naming: Naming, kind: tuple[str, str], choices: Sequence[_C], usage: Usage | UnsetType | None) -> bytes:
     """Give the JSON of an answer. ``kind``: what its id begins with, and its object's name."""
     answer_id = f"{kind[0]}-{naming.request_id}"
     return json.encode(_Envelope(answer_id, kind[1], naming.created, naming.model, choices, usage=usage))

@@ -28,6 +28,7 @@ from kvfence.gateway.fence import HEADERS, PAGE, Fence
 from kvfence.gateway.intake import Intake, identify, identify_operator
 from kvfence.gateway.logs import RequestRecord
 from kvfence.gateway.metrics import GatewayMetrics, GaugeSource
+from kvfence.gateway.openapi import describe_api
 from kvfence.gateway.probe import Probe, ProbeState
 from kvfence.gateway.quotas import Allowance, Ask, Quotas
 from kvfence.gateway.registry import KeyRegistry
@@ -90,6 +91,7 @@ def build_app(deps: GatewayDeps) -> Starlette:
         Route(canonical.METRICS, gateway.metrics, methods=["GET"]),
         Route(canonical.FENCE, gateway.fence_page, methods=["GET"]),
         Route(canonical.FENCE_JSON, gateway.fence_state, methods=["GET"]),
+        Route(canonical.OPENAPI, gateway.openapi, methods=["GET"]),
     ]
     app = Starlette(
         routes=routes,
@@ -222,6 +224,10 @@ class Gateway:
     async def metrics(self, _: Request) -> Response:
         """GET /metrics, in Prometheus' text format."""
         return Response(self.counts.render(), headers={"content-type": metrics.CONTENT_TYPE})
+
+    async def openapi(self, _: Request) -> Response:
+        """GET /openapi.json: what can be asked here, for machines."""
+        return ok(describe_api(with_keys=not self._deps.keys.open))
 
     async def fence_page(self, request: Request) -> Response:
         """GET /fence: the page that draws the state, for operators."""

@@ -24,12 +24,13 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 FENCE, FENCE_JSON = "/fence", "/fence.json"
+OPENAPI = "/openapi.json"
 
 WATCHED = frozenset({HEALTH, READY, METRICS, FENCE_JSON})
 """Asked every few seconds by machines: counted, and no line is written for them."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"})
-_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, FENCE}) | WATCHED
+_ROUTES = frozenset({MODELS, COMPLETIONS, CHAT, FENCE, OPENAPI}) | WATCHED
 
 
 class Tracing(Protocol):

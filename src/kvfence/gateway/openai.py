@@ -258,7 +258,7 @@ IGNORED: dict[str, str] = {
     "metadata": "nothing is stored",
     "store": "nothing is stored",
     "service_tier": "there is one",
-    "prompt_cache_key": "there is no shared cache to steer",
+    "prompt_cache_key": "what a tenant's prompts share does not depend on it",
     "prompt_cache_retention": "as prompt_cache_key",
     "strict": "of json_schema and functions: a schema is enforced either way",
 }

@@ -22,7 +22,10 @@ OPERATOR = "@operator"
 """Stands for a tenant in a key file: this key may see the fence, and generates nothing."""
 
 KEYS_MAX = 10_000
-_FORM = "a line is 'key tenant', then perhaps requests=N or tokens_per_minute=N, or 'key @operator'; a comment begins with #"
+_FORM = (
+    "a line is 'key tenant', then perhaps requests=N or tokens_per_minute=N, or it is 'key @operator'; a comment "
+    "begins with #"
+)
 _ALLOWANCES = {"requests": "requests_max", "tokens_per_minute": "tokens_per_minute"}
 
 UNAUTHORIZED = Failure(

@@ -37,15 +37,19 @@ class Failure(Struct, frozen=True):
         return self.reason or self.code or self.type
 
 
-class _ErrorFields(Struct, frozen=True):
+class ErrorFields(Struct, frozen=True):
+    """What went wrong."""
+
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class _ErrorBody(Struct, frozen=True):
-    error: _ErrorFields
+class ErrorBody(Struct, frozen=True):
+    """An error, in OpenAI's shape."""
+
+    error: ErrorFields
 
 
 class Ending(Struct, frozen=True):
@@ -197,7 +201,7 @@ def finish_reason(reason: EndReason) -> str | None:
 
 def error_body(failure: Failure) -> bytes:
     """Give the JSON of an error, in OpenAI's shape."""
-    return json.encode(_ErrorBody(_ErrorFields(failure.message, failure.type, failure.param, failure.code)))
+    return json.encode(ErrorBody(ErrorFields(failure.message, failure.type, failure.param, failure.code)))
 
 
 def error_headers(failure: Failure) -> dict[str, str]:
