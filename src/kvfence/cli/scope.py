@@ -5,7 +5,12 @@ The machinery is imported inside the commands: the help needs none of it.
 
 import typer
 
+from kvfence.cli.scope_account import account
+from kvfence.cli.scope_synth import synth
+
 app = typer.Typer(no_args_is_help=True)
+app.command()(account)
+app.command()(synth)
 
 
 @app.callback()

@@ -127,13 +127,13 @@ def _words(
     for each in tested:
         for test in each.tests:
             if test.found:
-                said = f"{test.name} ({test.observed}; corrected p = {test.adjusted:.2g})"
+                said = f"{test.name} ({test.observed}; corrected p {said_of(test.adjusted)})"
                 yield f"{each.account} is unlike the others: {said}."
     known = [test.adjusted for each in tested for test in each.tests if test.adjusted is not None]
     if known and min(known) > RATE:
         yield (
             f"Of the {len(tested)} accounts with {MANY} or more, none differs from the other senders of long prompts "
-            f"(smallest corrected p = {min(known):.2g})."
+            f"(smallest corrected p {said_of(min(known))})."
         )
     elif not tested:
         yield f"No account sent {MANY} or more: nobody tried it often."
@@ -145,9 +145,20 @@ def _said_of_timings(timings: Sequence[Timing]) -> Iterable[str]:
         if timing.p is None:
             yield f"By {timing.name} nothing can be said: too little to compare."
         elif timing.p * len(timings) <= RATE:
-            yield f"By {timing.name} they came at other times than long prompts do (p = {timing.p:.2g}): look why."
+            yield f"By {timing.name} they came at other times than long prompts do (p {said_of(timing.p)}): look why."
         else:
-            yield f"By {timing.name} they came when long prompts come (p = {timing.p:.2g})."
+            yield f"By {timing.name} they came when long prompts come (p {said_of(timing.p)})."
+
+
+def chance(p: float | None) -> str:
+    """Write a p-value for a reader; below a millionth its size says nothing more."""
+    return "–" if p is None else "< 0.000001" if p < 1e-6 else f"{p:.2g}"
+
+
+def said_of(p: float | None) -> str:
+    """Write a p-value in a sentence: what it equals or is below."""
+    text = chance(p)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def _limits(prompts: Sequence[_Prompt]) -> Iterable[str]:

@@ -6,6 +6,8 @@ gives the same pseudonyms in every report.
 
 import hashlib
 import hmac
+import os
+import secrets
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,6 +15,7 @@ from msgspec import Struct
 from kvfence.core.errors import SettingsError
 from kvfence.scope.report.document import Names
 
+DEFAULT_KEY = "kvfence-scope.key"
 KEY_BYTES_MIN, KEY_BYTES_MAX = 16, 4096
 
 
@@ -37,6 +40,22 @@ class Pseudonyms(Struct, frozen=True):
         return Names(pseudonyms=True, key=_keyed(self.key, "fingerprint", "")[:8])
 
 
+def read_or_make_key(path: Path) -> tuple[bytes, bool]:
+    """Read a key, or make one that only its owner can read; and tell whether it was made.
+
+    Raises:
+        SettingsError: what is there is no key.
+        OSError: it can neither be read nor made.
+    """
+    try:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_key(path), False
+    with os.fdopen(made, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    return read_key(path), True
+
+
 def read_key(path: Path) -> bytes:
     """Read an operator's key.
 
@@ -46,8 +65,8 @@ def read_key(path: Path) -> bytes:
     """
     key = path.read_bytes().strip()
     if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
-        text = f"{path} holds {len(key)} bytes: a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX}; make one with"
-        raise SettingsError([f"{text} `openssl rand -hex 32 > {path}`"])
+        text = f"{path} holds {len(key)} bytes: a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"
+        raise SettingsError([f"{text}; name a file that is not there, and one is made"])
     return key
 
 

@@ -117,8 +117,8 @@ EAST_REPLICA = 7
 """The exposed model's replica whose gateway writes times eight hours east of UTC."""
 
 EAST_HOURS = 8
-VULNERABLE_RELEASE = "sglang 0.5.18"
-FIXED_RELEASE = "sglang 0.5.22"
+VULNERABLE_RELEASE = "0.5.18"
+FIXED_RELEASE = "0.5.22"
 
 
 def check(plan: Plan) -> None:

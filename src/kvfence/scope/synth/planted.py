@@ -145,14 +145,15 @@ def _traps(plan: Plan, rng: np.random.Generator) -> list[Rows]:
         refused,
         made(ON_FIXED, fixed + hour, plan.private, (FIXED_REPLICA,), slow=True),
         made(ON_RESIZED, resized + hour, plan.private, (RESIZED_REPLICA,), slow=True),
-        _without_length(made(LIKELY, *whole, EXPOSED[:5]), logged_ttft=True),
-        _without_length(made(UNKNOWN, *whole, EXPOSED[:5]), logged_ttft=False),
+        _without_length(plan, made(LIKELY, *whole, EXPOSED[:5]), logged_ttft=True),
+        _without_length(plan, made(UNKNOWN, plan.start, fixed, (FIXED_REPLICA,)), logged_ttft=False),
     ]
 
 
-def _without_length(rows: Rows, logged_ttft: bool) -> Rows:
-    """Give rows whose usage was never logged, as when a stream ends without its last chunk."""
+def _without_length(plan: Plan, rows: Rows, logged_ttft: bool) -> Rows:
+    """Give rows whose usage was never logged, as when a stream ends without its last chunk; their bodies are long."""
     count = len(rows["time"])
+    rows = rows | {"request_bytes": rows["request_bytes"] + 2 * plan.pool}
     nothing = {name: np.full(count, -1, np.int64) for name in ("prompt", "cached", "completion")}
     times = {} if logged_ttft else {"ttft": np.full(count, np.nan)}
     return rows | nothing | times
