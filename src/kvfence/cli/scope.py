@@ -5,12 +5,10 @@ The machinery is imported inside the commands: the help needs none of it.
 
 import typer
 
-from kvfence.cli.scope_account import account
-from kvfence.cli.scope_synth import synth
+from kvfence.cli import scope_account, scope_synth
 
 app = typer.Typer(no_args_is_help=True)
-app.command()(account)
-app.command()(synth)
+app.registered_commands += scope_account.app.registered_commands + scope_synth.app.registered_commands
 
 
 @app.callback()

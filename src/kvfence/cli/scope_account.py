@@ -9,6 +9,8 @@ import typer
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import print_json, print_table
 
+app = typer.Typer()
+
 EXITS = {
     "affected": ExitCode.FOUND,
     "likely": ExitCode.FOUND,
@@ -17,6 +19,7 @@ EXITS = {
 }
 
 
+@app.command()
 def account(
     name: Annotated[str, typer.Argument(metavar="ID", help="The account, by its name or its pseudonym.")],
     report: Annotated[Path, typer.Argument(metavar="REPORT.json", help="What scope report --json wrote.")],

@@ -13,7 +13,10 @@ from kvfence.core.errors import SettingsError
 
 TENTHS = 10
 
+app = typer.Typer()
 
+
+@app.command()
 def synth(
     requests: Annotated[int, typer.Option("--requests", help="Rows of the log.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Ends with .parquet, .jsonl or .csv.")],

@@ -4,9 +4,11 @@ Not for: the log itself (``writing.py``).
 """
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
+from msgspec import structs
+
+from kvfence.scope.relation import Interval
 from kvfence.scope.synth.fleet import REPORTER, TESTERS
 from kvfence.scope.synth.plan import (
     FIXED_RELEASE,
@@ -43,37 +45,38 @@ def _exclusions(written: Written) -> Iterator[str]:
 def _deployments(plan: Plan) -> Iterator[str]:
     exposed, *others = plan.models
     for index in range(exposed.replicas):
-        yield from _exposed(plan, exposed, index)
+        yield from map(_written, _exposed(plan, exposed, index))
     for model in others:
-        yield _interval(model.name, None, (None, None), model.pool, model.context, VULNERABLE_RELEASE, model.single)
+        whole = Interval(model=model.name, pool=model.pool, context=model.context, release=VULNERABLE_RELEASE)
+        yield _written(structs.replace(whole, single=model.single))
 
 
-def _exposed(plan: Plan, model: Model, index: int) -> Iterator[str]:
+def _exposed(plan: Plan, model: Model, index: int) -> Iterator[Interval]:
     """Give the intervals of one replica of the exposed model: large pool, small pool, perhaps a change, the fix."""
-    name, context = replica_name(model, index), plan.context
     change = {FIXED_REPLICA: plan.fixed_replica_from, RESIZED_REPLICA: plan.resized_replica_from}.get(index)
-    yield _interval(model.name, name, (None, plan.start), plan.large_pool, context, VULNERABLE_RELEASE)
-    yield _interval(model.name, name, (plan.start, change or plan.patched), plan.pool, context, VULNERABLE_RELEASE)
+    whole = Interval(
+        model=model.name,
+        replica=replica_name(model, index),
+        release=VULNERABLE_RELEASE,
+        pool=plan.large_pool,
+        context=plan.context,
+    )
+    yield structs.replace(whole, end=plan.start)
+    yield structs.replace(whole, start=plan.start, end=change or plan.patched, pool=plan.pool)
     if index == FIXED_REPLICA:
-        yield _interval(model.name, name, (change, plan.patched), plan.pool, context, FIXED_RELEASE)
+        yield structs.replace(whole, start=change, end=plan.patched, pool=plan.pool, release=FIXED_RELEASE)
     if index == RESIZED_REPLICA:
-        yield _interval(model.name, name, (change, plan.patched), plan.large_pool, context, VULNERABLE_RELEASE)
-    yield _interval(model.name, name, (plan.patched, None), plan.final_pool, context, FIXED_RELEASE)
+        yield structs.replace(whole, start=change, end=plan.patched)
+    yield structs.replace(whole, start=plan.patched, pool=plan.final_pool, release=FIXED_RELEASE)
 
 
-def _interval(
-    model: str,
-    replica: str | None,
-    times: tuple[datetime | None, datetime | None],
-    pool: int,
-    context: int,
-    release: str,
-    single: bool = False,
-) -> str:
-    names = {"model": model, "replica": replica, "release": release, "mode": "single" if single else "disaggregated"}
+def _written(interval: Interval) -> str:
+    mode = "single" if interval.single else "disaggregated"
+    names = {"model": interval.model, "replica": interval.replica, "release": interval.release, "mode": mode}
+    times = {"from": interval.start, "to": interval.end}
     lines = ["[[interval]]", *(f'{key} = "{value}"' for key, value in names.items() if value)]
-    lines += [f"{key} = {value:%Y-%m-%dT%H:%M:%SZ}" for key, value in zip(("from", "to"), times, strict=True) if value]
-    return "\n".join([*lines, f"pool = {pool}", f"context = {context}", ""])
+    lines += [f"{key} = {value:%Y-%m-%dT%H:%M:%SZ}" for key, value in times.items() if value]
+    return "\n".join([*lines, f"pool = {interval.pool}", f"context = {interval.context}", ""])
 
 
 def report_command(plan: Plan, out: Path, companions: tuple[Path, Path]) -> list[str]:
