@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.core.request import Request, SamplingParams
-from kvfence.core.settings import Role, Settings
+from kvfence.core.settings import PoolSettings, Role, Settings
 from kvfence.models.checkpoint import read_facts
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import EndReason
@@ -96,7 +96,9 @@ async def _server(model: Path) -> AsyncIterator["Server"]:
     pages: dict[Role, int] = {"prefill": 128, "decode": 256}
     with tempfile.TemporaryDirectory() as folder:
         os.environ[VARIABLE] = str(Path(folder) / "off")
-        supervisor = Supervisor(Plan(Settings(), str(model), Rules.all(), pages, 256, SWITCHED))
+        supervisor = Supervisor(
+            Plan(Settings(pool=PoolSettings(prefix_reuse=False)), str(model), Rules.all(), pages, 256, SWITCHED)
+        )
         try:
             await supervisor.start(lambda text: print(text, file=sys.stderr))
             yield Server(supervisor, read_facts(model).vocab_size)

@@ -91,6 +91,14 @@ class WorkerNumbers:
             for event, count in beat.counters.items()
         }
 
+    def prefixes(self) -> Mapping[tuple[str, str], int]:
+        """(worker, what is counted) -> count since the start."""
+        return {
+            (slot.name, counted): count
+            for slot, beat in self._supervisor.totals().items()
+            for counted, count in beat.prefixes.items()
+        }
+
 
 class FenceView:
     """The workers' last heartbeats and the gateway's attempts, as drawn; implements ``gateway.fence.FenceSource``."""

@@ -136,7 +136,7 @@ class Stage:
         )
 
     def _plan(self, scenario: Scenario, folder: Path, fraction: float) -> Plan:
-        pool = PoolSettings(page_size=workload.PAGE_SIZE, memory_fraction=fraction)
+        pool = PoolSettings(page_size=workload.PAGE_SIZE, memory_fraction=fraction, prefix_reuse=False)
         settings = Settings(
             model=ModelSettings(dtype=self._dtype, context=str(workload.CONTEXT_TOKENS)),  # type: ignore[arg-type]
             pool=pool,

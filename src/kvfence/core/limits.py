@@ -21,6 +21,7 @@ class Limits(Struct, frozen=True):
         offers_waiting_max: offers a decode worker holds before it has pages for them.
         chunk_tokens_max: new prompt tokens in one prefill pass.
         pass_sequences_max: sequences in one decode pass.
+        cached_lots_max: prompts whose pages prefill keeps for others that begin alike, while nobody holds them.
         trace_bytes_max: size of one trace file; one rotated predecessor is kept, so twice this on disk.
     """
 
@@ -32,4 +33,5 @@ class Limits(Struct, frozen=True):
     offers_waiting_max: _Bound = 256
     chunk_tokens_max: _Bound = 512
     pass_sequences_max: _Bound = 64
+    cached_lots_max: _Bound = 1024
     trace_bytes_max: _Bound = 256 << 20

@@ -94,6 +94,8 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
 class Request(Struct, frozen=True):
     """One generation asked for by one tenant. ``token_ids`` never reach a log, metric, trace or error.
 
+    ``cache_salt``: within the tenant, pages are shared between requests with the same one alone.
+
     Units:
         deadline_s: seconds from its arrival to its last token.
     """
@@ -105,5 +107,6 @@ class Request(Struct, frozen=True):
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
     deadline_s: float = 600.0
+    cache_salt: str = ""
 
     __repr__ = without_content

@@ -37,6 +37,9 @@ class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     memory_fraction: Annotated[
         float, Meta(description="share of the memory left after the weights, for all workers; 0: off", ge=0, le=0.95)
     ] = 0.0
+    prefix_reuse: Annotated[
+        bool, Meta(description="prompts of one tenant that begin alike share prefill's pages; never two tenants'")
+    ] = True
     zero_on_release: Annotated[bool, Meta(description="zero a page when it becomes free; a second line only")] = False
 
 

@@ -1,11 +1,14 @@
-"""Known mistakes of engines, as rewriters of events: what reaches a node, never a branch inside it.
+"""Known mistakes of engines, in what reaches a node: rewriters of events and wrong hints, never a branch inside it.
 
 For ``incident``, ``range`` and the tests. Production cannot import this module.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from kvfence.driver.loop import Rewrite
+from kvfence.driver.prefix import PrefixIndex
 from kvfence.protocol.admission import Capacity, prefill_fit
 from kvfence.protocol.events import Event, Received
 from kvfence.protocol.messages import Dispatch, EndReason
@@ -38,3 +41,12 @@ def placeholder_on_refusal(capacity: Capacity) -> Rewrite:
         return Received(placeholder, EndReason.DOES_NOT_FIT)
 
     return rewrite
+
+
+class UnsaltedIndex(PrefixIndex):
+    """An index that forgets whose prompt it looks for: equal prompts of two tenants have equal keys."""
+
+    def keys(self, salt: str, blocks: Iterable[bytes]) -> list[bytes]:
+        """Give the keys of a prompt's full pages, whoever asks."""
+        del salt
+        return super().keys("", blocks)

@@ -14,12 +14,19 @@ LOGPROB_MIN = -9999.0
 """Stands for minus infinity, which JSON has not."""
 
 
+class PromptDetails(Struct, frozen=True):
+    """``cached_tokens``: of the prompt, not computed again: an earlier request of the same tenant had."""
+
+    cached_tokens: int = 0
+
+
 class Usage(Struct, frozen=True):
     """Token counts of one request: its prompt once, and the answers of all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails = PromptDetails()
 
 
 class _TopLogprob(Struct, frozen=True):

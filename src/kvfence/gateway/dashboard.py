@@ -116,6 +116,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stacked=True,
         ),
         Panel(
+            "Prompts found in prefill's pages",
+            "Tokens that an earlier request of the tenant had computed, tokens computed, pages evicted.",
+            (
+                Query(_rate("kvfence_prefix_tokens_total", "outcome"), "{{outcome}} tokens"),
+                Query(_rate("kvfence_prefix_evicted_pages_total", "worker"), "pages evicted from {{worker}}"),
+            ),
+        ),
+        Panel(
             "Quarantined share",
             "Pages whose last write may not have ended; above a quarter the supervisor recycles prefill.",
             (

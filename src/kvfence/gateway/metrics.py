@@ -39,6 +39,10 @@ class GaugeSource(Protocol):
         """(role, worker, event) -> times since the start: passes, model errors, frames refused or dropped."""
         ...
 
+    def prefixes(self) -> Mapping[tuple[str, str], int]:
+        """(worker, hit_tokens, miss_tokens or evicted_pages) -> count since the start."""
+        ...
+
 
 class GatewayMetrics:
     """Counts and times of one gateway, in a registry of its own."""
@@ -178,3 +182,20 @@ def _collect_gauges(gauges: GaugeSource) -> Iterator[Metric]:
     for labels, count in sorted(gauges.worker_events().items()):
         events.add_metric(list(labels), count)
     yield events
+    yield from _collect_prefixes(gauges.prefixes())
+
+
+def _collect_prefixes(prefixes: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    tokens = CounterMetricFamily(
+        "kvfence_prefix_tokens",
+        "Tokens of prompts at prefill: found in pages of the same tenant (hit), or computed (miss)",
+        labels=("worker", "outcome"),
+    )
+    evicted = CounterMetricFamily("kvfence_prefix_evicted_pages", "Cached pages that made room", labels=("worker",))
+    for (worker, counted), count in sorted(prefixes.items()):
+        if counted == "evicted_pages":
+            evicted.add_metric([worker], count)
+        else:
+            tokens.add_metric([worker, counted.removesuffix("_tokens")], count)
+    yield tokens
+    yield evicted

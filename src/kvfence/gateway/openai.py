@@ -13,6 +13,7 @@ STOPS_MAX = 4
 STOP_CHARS_MAX = 256
 """Longest stop string; as many characters of an answer may have to be held back."""
 STOP_IDS_MAX = 64
+CACHE_SALT_CHARS_MAX = 256
 BIASES_MAX = 1024
 TOP_LOGPROBS_MAX = 20
 TOOLS_MAX = 128
@@ -106,6 +107,10 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
     logit_bias: Annotated[
         dict[str, _Bias] | None,
         Meta(description=f"token id to what is added to its logit, -100 to 100; up to {BIASES_MAX} of them"),
+    ] = None
+    cache_salt: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=CACHE_SALT_CHARS_MAX)] | None,
+        Meta(description="within your tenant, share prompt pages only with requests of the same salt (as in vLLM)"),
     ] = None
     response_format: Annotated[
         ResponseFormat | None, Meta(description="text, json_object, or a json_schema that is enforced token by token")

@@ -72,10 +72,12 @@ class TokenClock:
 
     Units:
         started_s: when the request arrived, on this clock; ttft_s from then, None before the first token.
+        num_cached: tokens of the prompt that were not computed again, for the choice of which most were not.
     """
 
     def __init__(self, times: Times, started_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_tokens = 0
+        self.num_cached = 0
         self.ttft_s: float | None = None
         self._times = times
         self._clock = clock
@@ -215,6 +217,7 @@ class Session:
     ) -> Sequence[Piece | Finish | Failure]:
         if isinstance(event, TokensOut):
             self.clock.note(len(event.token_ids), index)
+            self.clock.num_cached = max(self.clock.num_cached, event.num_cached)
             return choice.push(event)
         word = finish_reason(event.reason)
         return [self._failure(event, page_size)] if word is None else choice.end(word)

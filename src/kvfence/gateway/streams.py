@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger
 
-from kvfence.gateway.answers import Shape, Usage, Whole
+from kvfence.gateway.answers import PromptDetails, Shape, Usage, Whole
 from kvfence.gateway.logs import RequestRecord, describe_crash
 from kvfence.gateway.pieces import Finish, Piece
 from kvfence.gateway.responses import INTERNAL, Failure, error_body, error_headers, failure_of
@@ -164,7 +164,8 @@ class GenerationResponse(Response):
 
     def _usage(self) -> Usage:
         num_prompt, num_answer = len(self._session.request.token_ids), self._session.clock.num_tokens
-        return Usage(num_prompt, num_answer, num_prompt + num_answer)
+        details = PromptDetails(self._session.clock.num_cached)
+        return Usage(num_prompt, num_answer, num_prompt + num_answer, details)
 
 
 def _keep(item: Piece | Finish, wholes: list[Whole]) -> None:

@@ -182,6 +182,7 @@ def _assemble(body: GenerationFields, caller: Caller, prompted: Prompted, calls:
         prompted.sampling,
         stop,
         deadline_s=caller.deadline_s,
+        cache_salt=body.cache_salt or "",
     )
     options = body.stream_options
     with_usage = bool(options and options.include_usage)

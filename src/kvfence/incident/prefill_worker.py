@@ -7,6 +7,7 @@ supervisor starts any worker.
 from kvfence.driver.mutants import placeholder_on_refusal
 from kvfence.incident.workload import PLACEHOLDER
 from kvfence.protocol.admission import Capacity
+from kvfence.protocol.commands import StartPrefill
 from kvfence.runtime.prefill_worker import Job, PrefillWorker
 from kvfence.runtime.process import run_worker
 
@@ -19,10 +20,10 @@ class FaultyPrefillWorker(PrefillWorker):
         super().start(capacity)
         self.loop.rewrites.append(placeholder_on_refusal(capacity))
 
-    def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
-        if num_tokens < len(job.token_ids):
+    def _begin_job(self, job: Job, command: StartPrefill) -> None:
+        if command.num_tokens < len(job.token_ids):
             job.token_ids = [PLACEHOLDER]
-        super()._begin_job(job, serial, pages, num_tokens)
+        super()._begin_job(job, command)
 
 
 def main() -> None:

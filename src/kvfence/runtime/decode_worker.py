@@ -330,11 +330,11 @@ class DecodeWorker(Worker[DecodeNode]):
         """Let tokens out to the gateways they are for."""
         rows: dict[Incarnation, list[TokenRow]] = {}
         for attempt in attempts:
+            num_cached = self.firsts[attempt].num_cached if pass_id == FIRST_TOKEN else 0
             token, logprob = self._take_out(pass_id, attempt)
             index = self.loop.node.handoffs[attempt].num_emitted - 1 if attempt in self.loop.node.handoffs else 0
-            rows.setdefault(attempt.gateway, []).append(
-                TokenRow(attempt, index, [token], [] if logprob is None else [logprob])
-            )
+            logprobs = [] if logprob is None else [logprob]
+            rows.setdefault(attempt.gateway, []).append(TokenRow(attempt, index, [token], logprobs, num_cached))
         facts = self.stages.facts(attempts[0]) if pass_id == FIRST_TOKEN else None  # a first token leaves alone
         for gateway, of_gateway in rows.items():
             self.post(Frame(self.incarnation, None, Tokens(of_gateway), facts), gateway)

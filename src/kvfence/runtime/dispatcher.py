@@ -31,6 +31,7 @@ from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
 from kvfence.runtime.owners import Owners
 from kvfence.runtime.placement import Peer, place_on
 from kvfence.runtime.resend import Resender
+from kvfence.runtime.salts import Salter
 from kvfence.runtime.stages import Journeys
 from kvfence.runtime.timers import Timers
 from kvfence.trace.recorder import Recorder
@@ -77,6 +78,7 @@ class Dispatcher:
         self.recorder = recorder
         self.journeys = Journeys()
         self.owners = Owners()
+        self._salter = Salter()
         self._rules = rules
         self._generations: dict[RequestId, Generation] = {}
         self._tenants: dict[RequestId, TenantId] = {}
@@ -264,7 +266,8 @@ class Dispatcher:
     def _submit(self, request: Request) -> None:
         num_tokens, remaining_ns = len(request.token_ids), int(request.deadline_s * 1e9)
         on = self._place(num_tokens)
-        self._feed(Submit(request.id, num_tokens, request.max_tokens, on.prefill, on.decode, remaining_ns))
+        salt = self._salter.salt(request)
+        self._feed(Submit(request.id, num_tokens, request.max_tokens, on.prefill, on.decode, remaining_ns, salt))
 
     def _resubmit(self, command: Resubmit) -> list[Event]:
         """Place the attempt that goes on anew; what its predecessor had on its way is dropped."""
@@ -336,8 +339,9 @@ class Dispatcher:
     def _deliver(self, request: RequestId, row: TokenRow | None) -> None:
         generation = self._generations.get(request)
         if generation is not None and row is not None:
+            num_cached = 0 if generation.generated else row.num_cached  # of the client's prompt, no later attempt's
             generation.generated += row.token_ids
-            generation.tell(TokensOut(tuple(row.token_ids), tuple(row.logprobs)))
+            generation.tell(TokensOut(tuple(row.token_ids), tuple(row.logprobs), num_cached))
 
     def _finish(self, request: RequestId, reason: EndReason) -> None:
         generation = self._generations.get(request)

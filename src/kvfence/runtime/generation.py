@@ -15,10 +15,14 @@ from kvfence.protocol.messages import EndReason
 
 
 class TokensOut(Struct, frozen=True):
-    """Tokens that have left decode, in order. Never logged. ``logprobs``: one for each, or none."""
+    """Tokens that have left decode, in order. Never logged. ``logprobs``: one for each, or none.
+
+    ``num_cached``: with the first, tokens of the prompt that were not computed again.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    num_cached: int = 0
 
     __repr__ = without_content
 

@@ -86,11 +86,12 @@ class Loaded(Struct, frozen=True, tag=True):
 class Beat(Struct, frozen=True, tag=True):
     """Worker to supervisor, every half second: it lives, and how it stands.
 
-    ``states``: pages by state. ``outcomes``: ended hand-offs by outcome (decode's alone).
-    ``decisions``: (guard, place, answer, count). ``fences``: pages that only a fence can free, by the lives that may
-    still write them, all of which must exit. ``wanted_pages``: what whoever waits first needs. ``counters``: passes,
-    pages compared, model errors, frames refused or dropped, traces lost. ``map``: the pool page by
-    page; none where the supervisor is behind with reading.
+    ``states``: pages by state; *cached* are SEALED pages that nobody holds. ``outcomes``: ended hand-offs by outcome
+    (decode's alone). ``decisions``: (guard, place, answer, count). ``fences``: pages that only a fence can free, by the
+    lives that may still write them, all of which must exit. ``wanted_pages``: what whoever waits first needs.
+    ``counters``: passes, pages compared, model errors, frames refused or dropped, traces lost. ``prefixes``: tokens of
+    prompts found in shared pages or not, and pages evicted (prefill's alone). ``map``: the pool page by page; none
+    where the supervisor is behind with reading.
     """
 
     states: dict[str, int] = {}
@@ -100,6 +101,7 @@ class Beat(Struct, frozen=True, tag=True):
     wanted_pages: int = 0
     counters: dict[str, int] = {}
     map: PageMap | None = None
+    prefixes: dict[str, int] = {}
 
     @property
     def fence_pages(self) -> int:

@@ -5,6 +5,7 @@ Read ``protocol/prefill.py`` first: it decides; this carries out.
 
 import os
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -15,20 +16,21 @@ from kvfence.core.ids import AttemptId, PassId
 from kvfence.core.invariant import InvariantBroken
 from kvfence.core.request import Past, SamplingParams, past_of, without_content
 from kvfence.core.tags import PageStamp, PageTag
-from kvfence.kv.seal import handoff_digest, pack_heads, seal_page, write_head
+from kvfence.kv.seal import handoff_digest, pack_heads, read_stamp, seal_page, write_head
 from kvfence.kv.storage import MemoryFile
 from kvfence.models.executor import Executor, PassRow
 from kvfence.models.sampler import Sampler
 from kvfence.protocol.admission import Capacity
-from kvfence.protocol.commands import Command, Post, Send, StartPrefill, Stop
+from kvfence.protocol.commands import Command, Move, Post, Send, Share, StartPrefill, Stop
 from kvfence.protocol.events import Event, PagesSealed, PassBegan, PassEnded, Received
 from kvfence.protocol.lots import new_pool
-from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Sent
+from kvfence.protocol.messages import Commit, Dispatch, EndReason, Envelope, Sent
 from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.transitions import PrefillPhase
-from kvfence.runtime.lifeline import Begin, Lifeline, MeetPeer, Order, PeerDied
+from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
 from kvfence.runtime.page_writer import MooncakeWriter, PageWriter, SharedMemoryWriter
+from kvfence.runtime.prefixes import Prefixes
 from kvfence.runtime.process import run_worker
 from kvfence.runtime.samplers import is_ready
 from kvfence.runtime.scheduler import Chunk, next_chunks
@@ -43,7 +45,7 @@ UNANSWERED = (PrefillPhase.SENT, PrefillPhase.FAILED)
 class Job(Struct):
     """One prompt at work. ``token_ids`` is emptied once computed; none of it is ever logged.
 
-    Units: num_computed in tokens; stamps: one for each sealed page.
+    Units: num_computed, num_cached (found in shared pages) in tokens; stamps: one for each sealed page.
     """
 
     token_ids: list[int]
@@ -55,6 +57,7 @@ class Job(Struct):
     pages: tuple[int, ...] = ()
     num_tokens: int = 0
     num_computed: int = 0
+    num_cached: int = 0
     stamps: list[PageStamp] = []
     first_token: int | None = None
 
@@ -70,18 +73,21 @@ class PrefillWorker(Worker[PrefillNode]):
     def __init__(self, begin: Begin, lifeline: "Lifeline[Order]", executor: Executor, memory: MemoryFile) -> None:
         super().__init__(begin, lifeline, executor, memory)
         self.jobs: dict[AttemptId, Job] = {}
+        self.prefixes = Prefixes(self.layout.page_size)
         self.writer: PageWriter[Any] = self._make_writer()
         self.last_pass = PassId(0)
         self.passing: tuple[AttemptId, ...] = ()
 
     def make_node(self, capacity: Capacity) -> PrefillNode:
         """A node whose pool nobody else can write, so that all of it is free."""
+        limits = self.begin.settings.limits
         return PrefillNode(
             Lives(self.incarnation),
             capacity,
             self.layout.fingerprint,
             new_pool(self.pool.num_pages),
-            batch_pages_max=self.begin.settings.limits.batch_pages_max,
+            batch_pages_max=limits.batch_pages_max,
+            cached_lots_max=limits.cached_lots_max if self.begin.settings.pool.prefix_reuse else 0,
         )
 
     def _make_writer(self) -> PageWriter[Any]:
@@ -119,8 +125,10 @@ class PrefillWorker(Worker[PrefillNode]):
         self.writer.upkeep(num_quarantined=self.loop.node.pool.num_quarantined)
 
     def receive(self, frame: Frame, envelope: Envelope) -> Event:
-        """Keep the prompt of a new dispatch; one that cannot be run is refused at intake."""
+        """Keep the prompt of a new dispatch and look for its first pages; refuse one that cannot be run at intake."""
         message = envelope.message
+        if isinstance(message, Commit):
+            return Received(envelope, num_known=self._num_known(message.attempt))
         if not isinstance(message, Dispatch):
             return Received(envelope)
         if message.attempt in self.loop.node.handoffs:
@@ -132,24 +140,36 @@ class PrefillWorker(Worker[PrefillNode]):
         past = past_of(prompt.sampling, prompt.token_ids, prompt.num_generated)
         sampler = self.samplers.make(prompt.sampling, past)
         self.jobs[message.attempt] = Job(prompt.token_ids, prompt.sampling, prompt.num_generated, past, sampler)
-        return Received(envelope)
+        salt = message.salt if self.loop.node.cached_lots_max else ""
+        return Received(envelope, found=self.prefixes.find(message.attempt, salt, prompt.token_ids))
+
+    def _num_known(self, attempt: AttemptId) -> int:
+        handoff = self.loop.node.handoffs.get(attempt)
+        if handoff is None or handoff.lot is None:
+            return 0
+        return self.prefixes.num_known(attempt, handoff.num_shared, handoff.lot)
 
     def _in_vocabulary(self, token_ids: list[int]) -> bool:
         return bool(token_ids) and min(token_ids) >= 0 and max(token_ids) < self.executor.vocab_size
 
+    def execute(self, command: Command) -> Iterable[Event] | None:
+        """Carry out any command."""
+        if isinstance(command, Move):
+            self.prefixes.move(command)
+        return super().execute(command)
+
     def carry_out(self, command: Command) -> Iterable[Event] | None:
-        """Start, send, post or stop."""
+        """Start, keep, send, post or stop."""
         match command:
             case Send(message=Sent(attempt=attempt)):
                 self.post(self.frame(command, self._first_of(attempt)), command.to)
             case Send():
                 self.post(self.frame(command), command.to)
-            case StartPrefill(attempt=attempt, serial=serial, pages=pages, num_tokens=num_tokens):
-                self._begin_job(self.jobs[attempt], serial, pages, num_tokens)
-                heads = pack_heads(self.incarnation, serial, pages)
-                write_head(self.pool, pages, heads)
-                self.table.add(attempt, pages, heads)
+            case StartPrefill():
+                self._begin_job(self.jobs[command.attempt], command)
                 self.wake.set()
+            case Share():
+                self.prefixes.share(command)
             case Post():
                 self.writer.post(command)
             case Stop(attempt=attempt):
@@ -160,17 +180,27 @@ class PrefillWorker(Worker[PrefillNode]):
         job = self.jobs[attempt]
         if job.first_token is None:
             raise InvariantBroken("a computed prompt has its first token")
-        first = FirstToken(job.first_token, job.sampling, job.num_generated)
+        first = FirstToken(job.first_token, job.sampling, job.num_generated, num_cached=job.num_cached)
         if job.sampler is None:
             return first
         return replace(first, past=job.past, logprob=job.sampler.logprob, complete=job.sampler.complete)
 
-    def _begin_job(self, job: Job, serial: int, pages: tuple[int, ...], num_tokens: int) -> None:
-        job.serial, job.pages, job.num_tokens = serial, pages, num_tokens
-        job.token_ids = job.token_ids[:num_tokens]
+    def _begin_job(self, job: Job, command: StartPrefill) -> None:
+        """Own pages get their heads; shared ones have theirs, which every pass compares like all others."""
+        for lot in command.shared:
+            self.table.add(command.attempt, lot.pages, pack_heads(self.incarnation, lot.serial, lot.pages))
+            job.stamps += [read_stamp(self.pool, page) for page in lot.pages]
+        heads = pack_heads(self.incarnation, command.serial, command.pages)
+        write_head(self.pool, command.pages, heads)
+        self.table.add(command.attempt, command.pages, heads)
+        job.serial, job.num_tokens = command.serial, command.num_tokens
+        job.pages = (*chain.from_iterable(lot.pages for lot in command.shared), *command.pages)
+        job.num_computed = job.num_cached = self.prefixes.start(command)
+        job.token_ids = job.token_ids[: command.num_tokens]
 
     def _forget(self, attempt: AttemptId) -> None:
         self.jobs.pop(attempt, None)
+        self.prefixes.drop(attempt)
         if attempt not in self.passing:  # until its pass has ended, its pages are compared
             self.table.drop(attempt)
 
@@ -263,6 +293,12 @@ class PrefillWorker(Worker[PrefillNode]):
         if len(job.stamps) > handoff.num_sealed:
             zeroed = self.begin.rules.enforces("zero-tail", "prefill")
             self.loop.feed(PagesSealed(attempt, len(job.stamps), zeroed, handoff_digest(job.stamps)))
+
+    def _beat(self) -> Beat:
+        """Of sealed pages say which are cached, held by nobody; and how much of all prompts was found."""
+        beat, num_cached = super()._beat(), self.loop.node.pool.num_cached
+        states = {**beat.states, "sealed": beat.states.get("sealed", 0) - num_cached, "cached": num_cached}
+        return replace(beat, states=states, prefixes=self.prefixes.counts)
 
     def unanswered(self) -> Iterable[AttemptId]:
         """Sent and Failed wait for decode's word."""

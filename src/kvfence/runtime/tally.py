@@ -24,6 +24,7 @@ def add_beats(past: Beat, now: Beat) -> Beat:
         fences=now.fences,
         wanted_pages=now.wanted_pages,
         counters=_sum(past.counters, now.counters),
+        prefixes=_sum(past.prefixes, now.prefixes),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, PassId, SessionId
 from kvfence.core.tags import PageStamp, PageTag
 from kvfence.driver.loop import Stepper
+from kvfence.driver.mutants import UnsaltedIndex
 from kvfence.driver.prefix import PrefixIndex
 from kvfence.protocol.commands import Command, Move, Post, Share, StartPrefill, Stop
 from kvfence.protocol.events import BatchEnded, Event, PagesSealed, PassBegan, PassEnded, Received, SessionRebuilt
@@ -52,7 +53,7 @@ class Prefill(Process[PrefillNode]):
         self.jobs: dict[AttemptId, Job] = {}
         self.passes: dict[PassId, ChunkPass] = {}
         self.batches: dict[tuple[AttemptId, BatchId], list[PageWrite]] = {}
-        self.index = PrefixIndex()
+        self.index = UnsaltedIndex() if around.setup.faults.unsalted else PrefixIndex()
         self.keys: dict[AttemptId, list[bytes]] = {}
         self._num_sessions = 0
         self.loop.rewrites = list(around.setup.rewrites)
@@ -73,7 +74,7 @@ class Prefill(Process[PrefillNode]):
         request, page_size = self.around.asked[message.attempt], self.loop.node.capacity.page_size
         full = range(message.num_tokens // page_size)
         blocks = (f"{request.content(position, page_size)} {position}".encode() for position in full)
-        return self.index.keys("" if self.around.setup.faults.unsalted else message.salt, blocks)
+        return self.index.keys(message.salt, blocks)
 
     def execute(self, command: Command) -> Iterable[Event] | None:
         """Forget what is no longer there to be shared."""

@@ -25,6 +25,7 @@ class FirstToken(Struct, frozen=True, tag=True):
     """The token prefill sampled, with the sampler's state; it leaves only after adoption.
 
     ``past``: what choices read of the tokens before it. ``complete``: the answer's grammar allows nothing after it.
+    ``num_cached``: tokens of the prompt that were found in shared pages.
     """
 
     token_id: int
@@ -33,17 +34,22 @@ class FirstToken(Struct, frozen=True, tag=True):
     past: Past = Past()
     logprob: TokenLogprob | None = None
     complete: bool = False
+    num_cached: int = 0
 
     __repr__ = without_content
 
 
 class TokenRow(Struct, frozen=True, array_like=True):
-    """Tokens of one attempt, from this index. ``logprobs``: one for each where they were asked for, else none."""
+    """Tokens of one attempt, from this index. ``logprobs``: one for each where they were asked for, else none.
+
+    ``num_cached``: with the first, tokens of the prompt that were found in shared pages.
+    """
 
     attempt: AttemptId
     first_index: int
     token_ids: list[int]
     logprobs: list[TokenLogprob] = []
+    num_cached: int = 0
 
     __repr__ = without_content
 

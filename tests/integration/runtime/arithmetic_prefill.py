@@ -41,7 +41,7 @@ class FaultyPrefill(PrefillWorker):
     def on_progress(self, page: int, offset: int) -> None:  # type: ignore[override]
         """Let the armed fault happen at its place in its page."""
         fault = self.faults.armed()
-        if fault is None or fault.kind in ("misdirect", "forget"):
+        if fault is None or fault.kind in ("misdirect", "forget", "spoil"):
             self.num_heads = 0
             return
         self.num_heads += offset == HEAD_BYTES
@@ -76,8 +76,11 @@ class FaultyPrefill(PrefillWorker):
         return super().carry_out(command)
 
     def _check_ledger(self) -> None:
-        """Forget a page first, if told so."""
+        """Forget a page first, or write over its head and its bytes, if told so."""
         fault = self.faults.armed()
+        if fault is not None and fault.kind == "spoil":
+            self.faults.fire(fault.page)
+            self.pool.records[fault.page, : self.layout.tail_offset] = 7
         if fault is not None and fault.kind == "forget":
             self.faults.fire(0)
             ledger = self.loop.ledger

@@ -13,14 +13,15 @@ from msgspec import Struct
 
 FOLDER = "TEST_FAULTS_FOLDER"
 
-Kind = Literal["stop", "hang", "corrupt", "break", "misdirect", "forget"]
+Kind = Literal["stop", "hang", "corrupt", "break", "misdirect", "forget", "spoil"]
 
 
 class Fault(Struct, frozen=True):
-    """What goes wrong, with one page write except for *forget*: then the page table forgets a page's state.
+    """What goes wrong, with one page write except for *forget*: then the page table forgets a page's state; and for
+    *spoil*: then a page of prefill's own pool is written over.
 
     ``after``: part of the record that has landed when it happens; a stop or hang in between tears the page.
-    ``nth``: which page write since it was armed. ``page``: where a misdirected write goes instead.
+    ``nth``: which page write since it was armed. ``page``: where a misdirected write goes instead, or which is spoilt.
     """
 
     kind: Kind

@@ -57,6 +57,7 @@ class Scene(Struct, frozen=True):
     dtype: str = "auto"
     trace: bool = True
     check_capacity: bool = False
+    prefix_reuse: bool = True
     ready_timeout_s: float = 120.0
     transport: TransportSettings = TransportSettings()
 
@@ -76,6 +77,7 @@ class Stream:
     def __init__(self, supervisor: Supervisor, request: Request) -> None:
         self.request = request
         self.tokens: list[int] = []
+        self.num_cached = 0
         self.end: EndOut | None = None
         self._supervisor = supervisor
         self._task = asyncio.create_task(self._read())
@@ -86,6 +88,7 @@ class Stream:
             async for item in generation:
                 if isinstance(item, TokensOut):
                     self.tokens += item.token_ids
+                    self.num_cached += item.num_cached
                 else:
                     self.end = item
         finally:
@@ -132,11 +135,14 @@ class Pair:
         deadline_s: float = 60.0,
         tenant: str = "someone",
         sampling: SamplingParams = GREEDY,
+        cache_salt: str = "",
     ) -> Stream:
         """Start a request."""
         self._count += 1
         name = RequestId(f"request-{self._count}")
-        request = Request(name, TenantId(tenant), tuple(prompt), max_tokens, sampling, deadline_s=deadline_s)
+        request = Request(
+            name, TenantId(tenant), tuple(prompt), max_tokens, sampling, deadline_s=deadline_s, cache_salt=cache_salt
+        )
         return Stream(self.supervisor, request)
 
     async def works(self) -> None:
@@ -177,16 +183,20 @@ class Pair:
         return self.states(role, number)
 
     async def all_free(self, *roles: Role, timeout_s: float = UNTIL_S) -> None:
-        """Wait until every page is FREE."""
+        """Wait until every page is FREE, or cached and held by nobody."""
         pages = {"prefill": self.scene.prefill_pages, "decode": self.scene.decode_pages}
         for role, number in [slot for slot in self.slots if slot[0] in (roles or ("prefill", "decode"))]:
             await self.next_beat(role, number)
-            free = {"free": pages[role]}
             await until(
                 f"all pages of {role}-{number} free",
-                lambda r=role, n=number, free=free: self.states(r, n) == free,  # type: ignore[misc]
+                lambda r=role, n=number: self.num_free(r, n) == pages[r],  # type: ignore[misc]
                 timeout_s,
             )
+
+    def num_free(self, role: Role, number: int = 0) -> int:
+        """Pages FREE, or cached and held by nobody."""
+        states = self.states(role, number)
+        return states.get("free", 0) + states.get("cached", 0)
 
     @property
     def slots(self) -> list[tuple[Role, int]]:
@@ -266,7 +276,7 @@ async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
     """Give a pair that has not been started; nothing of it outlives the block."""
     (folder / "trace").mkdir()
     settings = Settings(
-        pool=PoolSettings(),
+        pool=PoolSettings(prefix_reuse=scene.prefix_reuse),
         workers=WorkerSettings(
             trace=str(folder / "trace") if scene.trace else "",
             ready_timeout_s=scene.ready_timeout_s,

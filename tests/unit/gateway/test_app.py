@@ -22,6 +22,14 @@ def events(text: str) -> list[str]:
     return [event.removeprefix("data: ") for event in text.removesuffix("\n\n").split("\n\n")]
 
 
+async def test_usage_says_what_of_the_prompt_was_found():
+    """Tokens that were not computed again are counted once, however many pieces the answer has."""
+    running = Running(lambda _: [TokensOut((65,), num_cached=4), TokensOut((66,)), EndOut(EndReason.STOP)])
+    async with running.client() as client:
+        body = (await client.post(CHAT, json=chat("capital?"))).json()
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
 async def test_a_chat_completion_has_openais_form():
     """A whole answer has the documented fields, our ids and the token counts."""
     running = Running(say("Paris"))
@@ -33,7 +41,12 @@ async def test_a_chat_completion_has_openais_form():
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
     assert body["choices"][0]["message"] == {"content": "Paris", "role": "assistant", "refusal": None}
     assert body["choices"][0]["finish_reason"] == "stop"
-    assert body["usage"] == {"prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 19}
+    assert body["usage"] == {
+        "prompt_tokens": 14,
+        "completion_tokens": 5,
+        "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 async def test_a_streamed_chat_has_openais_chunks():
@@ -348,6 +361,9 @@ class Gauges:
     def worker_events(self):
         return {("prefill", "prefill-0", "model_errors"): 4}
 
+    def prefixes(self):
+        return {("prefill-0", "hit_tokens"): 64, ("prefill-0", "miss_tokens"): 5, ("prefill-0", "evicted_pages"): 2}
+
 
 async def test_metrics_show_gateway_and_workers():
     """Requests, times, tokens, pool pages, hand-offs and guard decisions are there; no tenant and no text is."""
@@ -370,6 +386,8 @@ async def test_metrics_show_gateway_and_workers():
         'kvfence_guard_decisions_total{answer="refuse",guard="fits",place="gateway"} 27.0',
         'kvfence_worker_events_total{event="model_errors",role="prefill",worker="prefill-0"} 4.0',
         'kvfence_worker_ready{role="prefill",worker="prefill-0"} 1.0',
+        'kvfence_prefix_tokens_total{outcome="hit",worker="prefill-0"} 64.0',
+        'kvfence_prefix_evicted_pages_total{worker="prefill-0"} 2.0',
     ):
         assert line in text
     assert MARKER not in text

@@ -34,6 +34,9 @@ class Gauges:
     def worker_events(self) -> dict[tuple[str, str, str], int]:
         return {("decode", "decode-0", "passes"): 1}
 
+    def prefixes(self) -> dict[tuple[str, str], int]:
+        return {("prefill-0", "hit_tokens"): 1, ("prefill-0", "evicted_pages"): 1}
+
 
 class Spans:
     """Counts of spans."""

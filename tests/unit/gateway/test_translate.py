@@ -50,6 +50,14 @@ def test_one_prompt_in_four_forms(prompt):
     assert (request.id, request.tenant, request.deadline_s, request.max_tokens) == ("r-1", "acme", 60.0, 16)
 
 
+def test_a_cache_salt_reaches_the_request():
+    """Absent it is empty; what is too long or empty is refused by name."""
+    assert granted(completion("abc")).request.cache_salt == ""
+    assert granted(completion("abc", cache_salt="mine")).request.cache_salt == "mine"
+    for wrong in ("", "x" * 257, 7):
+        assert refused(completion("abc", cache_salt=wrong)).param == "cache_salt"
+
+
 def test_sampling_fields_pass_through():
     """Each sampling field reaches the request; top_k -1 is off."""
     body = completion("a", temperature=0, top_p=0.5, top_k=-1, seed=7, stop=["x", "y"], max_tokens=3)
