@@ -7,6 +7,7 @@ from kvfence.protocol.events import (
     DeadlinePassed,
     FloorMoved,
     PeerGone,
+    PeerSilent,
     Received,
     Resend,
     SessionRebuilt,
@@ -40,6 +41,38 @@ def prefill_dies_and_is_reaped_later() -> Conversation:
     talk.feed("D", DeadlinePassed(attempt(1)))
     talk.feed("D", PeerGone(P, reaped=True))
     talk.deliver_all()
+    return talk
+
+
+@script
+def prefill_falls_silent() -> Conversation:
+    """Its client is told at once, its pages wait for it; what it has handed over runs on. Then it is heard again."""
+    talk = Conversation()
+    talk.adopt(1)
+    talk.grant(2)
+    talk.compute(2)
+    talk.feed("G", PeerSilent(P))
+    talk.deliver()
+    talk.decode_pass(1)
+    talk.tokens(1, 1)
+    assert talk.decode.pool.num_quarantined == 2
+    talk.deliver_all()
+    talk.end_batches(2)
+    talk.deliver_all()
+    assert talk.decode.pool.num_quarantined == 0
+    assert attempt(1) in talk.gateway.handoffs
+    return talk
+
+
+@script
+def decode_falls_silent_and_dies() -> Conversation:
+    """The stream ends with an error while nobody knows whether decode lives; its death closes the attempt."""
+    talk = Conversation()
+    talk.adopt(1)
+    talk.feed("G", PeerSilent(D))
+    talk.feed("G", PeerSilent(D))
+    talk.feed("G", PeerGone(D, reaped=True))
+    assert talk.gateway.handoffs == {}
     return talk
 
 

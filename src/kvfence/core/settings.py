@@ -84,7 +84,12 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
         120.0
     )
     silent_timeout_s: Annotated[
-        float, Meta(description="seconds of silence after which a worker gets no requests", ge=1, le=86400)
+        float,
+        Meta(
+            description="seconds of silence after which a worker gets no request, its clients an error",
+            ge=1,
+            le=86400,
+        ),
     ] = 3.0
     heartbeat_timeout_s: Annotated[
         float, Meta(description="seconds of silence after which a worker is killed and replaced", ge=2, le=86400)

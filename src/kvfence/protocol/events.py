@@ -39,6 +39,12 @@ class PeerGone(Struct, frozen=True, tag=True):
     reaped: bool
 
 
+class PeerSilent(Struct, frozen=True, tag=True):
+    """A worker has not been heard for so long that its clients are told; it may live, and what it holds stays held."""
+
+    peer: Incarnation
+
+
 class SessionRebuilt(Struct, frozen=True, tag=True):
     """This node's own receiving engine was destroyed and rebuilt; the id is unlike all before."""
 
@@ -161,6 +167,7 @@ Event = (
     Received
     | PeerUp
     | PeerGone
+    | PeerSilent
     | SessionRebuilt
     | DeadlinePassed
     | FloorMoved

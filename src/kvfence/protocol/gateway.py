@@ -230,6 +230,19 @@ def on_peer_gone(turn: Turn, node: GatewayNode, peer: Incarnation) -> GatewayNod
     return node
 
 
+def on_peer_silent(turn: Turn, node: GatewayNode, peer: Incarnation) -> GatewayNode:
+    """Nobody knows when a silent worker goes on: its clients hear so now, decode is told to end what waits for it.
+
+    No page moves here: decode quarantines what a silent prefill may still write until that says *drained* or is
+    reaped. What prefill has handed over runs on without it.
+    """
+    for handoff in tuple(node.handoffs.values()):
+        waits = handoff.prefill == peer and handoff.phase is not GatewayPhase.STREAMING
+        if (waits or handoff.decode == peer) and not handoff.answered:
+            node = _give_up(turn, node, handoff, EndReason.WORKER_LOST)
+    return node
+
+
 def on_resend(turn: Turn, node: GatewayNode, attempt: AttemptId) -> GatewayNode:
     """Repeat what is unanswered."""
     handoff = node.handoffs.get(attempt)

@@ -132,6 +132,7 @@ OF_STEPS: tuple[StepProperty, ...] = tuple(
         at_step.delivered_in_order,
         at_step.no_cut_transfer,
         at_step.layouts_agree,
+        at_step.silence_moves_no_page,
     )
 )
 
@@ -189,6 +190,7 @@ SOMETIMES: tuple[StepProperty, ...] = (
     StepProperty("shared-at-once", "Several prompts at work hold one page.", at_step.shares_at_once, "sometimes"),
     StepProperty("evicted", "Cached pages make room.", at_step.evicts, "sometimes"),
     StepProperty("shared-mismatch", "A page that several hold is another's.", at_step.misread_together, "sometimes"),
+    StepProperty("silence-told", "Clients of a silent worker are told.", at_step.tells_of_silence, "sometimes"),
     StepProperty("worker-lost", "A worker dies with work in hand.", ended(EndReason.WORKER_LOST), "sometimes"),
 )
 

@@ -25,6 +25,7 @@ from kvfence.protocol.events import (
     PassBegan,
     PassEnded,
     PeerGone,
+    PeerSilent,
     PeerUp,
     Received,
     Resend,
@@ -226,6 +227,8 @@ def _step_gateway(turn: Turn, node: GatewayNode, event: Event) -> GatewayNode:
             return _meet(node, event)
         case PeerGone():
             return gateway.on_peer_gone(turn, node, event.peer)
+        case PeerSilent():
+            return gateway.on_peer_silent(turn, node, event.peer)
     raise _illegal(node, event)
 
 

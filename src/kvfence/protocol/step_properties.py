@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from kvfence.protocol.commands import Deliver, Emit, Move, Send, StartPrefill
+from kvfence.protocol.commands import Deliver, Emit, Finish, Move, Send, StartPrefill
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import (
     ClientGone,
@@ -16,6 +16,7 @@ from kvfence.protocol.events import (
     Event,
     PassEnded,
     PeerGone,
+    PeerSilent,
     Received,
     SessionRebuilt,
     TokensArrived,
@@ -242,6 +243,16 @@ def fenced_by(*events: type) -> Callable[[Taken], bool]:
 def fenced_by_drain(taken: Taken) -> bool:
     """Did *drained* end a quarantine?"""
     return hears(taken, Drained) and bool(moves(taken, PageMove.FENCE))
+
+
+def tells_of_silence(taken: Taken) -> bool:
+    """Was a client answered because a worker is silent?"""
+    return isinstance(taken.event, PeerSilent) and any(isinstance(c, Finish) for c in taken.step.commands)
+
+
+def silence_moves_no_page(taken: Taken) -> bool:
+    """Silence proves nothing: no page moves for it."""
+    return not isinstance(taken.event, PeerSilent) or not any(isinstance(c, Move) for c in taken.step.commands)
 
 
 def hears(taken: Taken, message: type) -> bool:

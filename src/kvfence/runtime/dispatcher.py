@@ -20,7 +20,7 @@ from kvfence.core.request import Request, without_content
 from kvfence.driver.loop import NodeLoop
 from kvfence.protocol.admission import Capacity, Load, Refuse, decide, fits
 from kvfence.protocol.commands import Command, Deliver, Finish, Resubmit, Send, StartTimer
-from kvfence.protocol.events import ClientGone, Event, PeerGone, PeerUp, Received, Submit, TokensArrived
+from kvfence.protocol.events import ClientGone, Event, PeerGone, PeerSilent, PeerUp, Received, Submit, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.handoff import GatewayHandoff
@@ -150,9 +150,14 @@ class Dispatcher:
         self._feed(PeerGone(peer, reaped))
 
     def set_healthy(self, peer: Incarnation, *, healthy: bool) -> None:
-        """A worker's heartbeat stopped or came back."""
+        """A worker may be given attempts, or may not."""
         if peer in self.peers:
             self.peers[peer].healthy = healthy
+
+    def fall_silent(self, peer: Incarnation) -> None:
+        """A worker's heartbeat has stopped: it is given nothing, and its clients are not left waiting."""
+        self.set_healthy(peer, healthy=False)
+        self._feed(PeerSilent(peer))
 
     def set_states(self, states: tuple[WorkerState, ...]) -> None:
         """What ``/health`` shows."""

@@ -178,7 +178,10 @@ class Supervisor:
         state = "ready" if healthy else "silent"
         if life.state != state:
             life.state = state
-            self.dispatcher.set_healthy(life.incarnation, healthy=healthy)
+            if healthy:
+                self.dispatcher.set_healthy(life.incarnation, healthy=True)
+            else:
+                self.dispatcher.fall_silent(life.incarnation)
             self._show()
 
     def _recycle_if_starved(self, life: Life) -> None:

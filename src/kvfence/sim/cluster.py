@@ -9,7 +9,7 @@ from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, Incarnation, Reque
 from kvfence.core.tags import PageTag
 from kvfence.driver.loop import Stepper
 from kvfence.protocol.decode_state import DecodeNode, start_decode
-from kvfence.protocol.events import Event, FloorMoved, PeerGone, PeerUp, SessionRebuilt, TokensArrived
+from kvfence.protocol.events import Event, FloorMoved, PeerGone, PeerSilent, PeerUp, SessionRebuilt, TokensArrived
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.lots import new_pool
 from kvfence.protocol.messages import EndReason, Envelope, Message
@@ -158,6 +158,10 @@ class Cluster:
         self.landing.closed_sessions |= {"", "former", f"session-{self._num_sessions - 1}"}
         self.landing.drop(lambda write: write.target.session in self.landing.closed_sessions)
         self.decode.loop.feed(SessionRebuilt(SessionId(f"session-{self._num_sessions}")))
+
+    def fall_silent(self, process: AnyProcess) -> None:
+        """The gateway is told that a worker is silent, which goes on all the same."""
+        self.gateway.loop.feed(PeerSilent(process.incarnation))
 
     def kill_prefill(self, *, reaped: bool) -> None:
         """Prefill dies and a successor is born; unless reaped, what it posted goes on landing for now."""

@@ -12,7 +12,8 @@ class Faults(Struct, frozen=True):
     Network: ``lose``, ``duplicate``, ``confuse`` (a completion is repeated under another open attempt's id).
     Writes: ``corrupt``, ``misdirect``, ``stall`` (its batch is given up while bytes may still land), ``tear``
     (stopped for ever). People and time: ``cancel``, ``deadline``. Processes: ``kill_prefill``, ``kill_decode``,
-    ``kill_gateway``, ``rebuild_session``. ``reap_late``: a killed writer lives on for a while.
+    ``kill_gateway``, ``rebuild_session``, ``silence`` (the gateway takes a worker that lives for silent).
+    ``reap_late``: a killed writer lives on for a while.
     Prefill's pool: ``spoil`` (a stray write into a page that is held or cached). Its index of prefixes: ``unsalted``
     (equal prompts of two tenants have equal keys), ``shared_early`` (it names pages as soon as they are granted).
     ``chores``: drivers say again what is unanswered and tell floors while work goes on (at rest they always do).
@@ -32,6 +33,7 @@ class Faults(Struct, frozen=True):
     kill_decode: float = 0
     kill_gateway: float = 0
     rebuild_session: float = 0
+    silence: float = 0
     chores: float = 0
     spoil: float = 0
     unsalted: bool = False
@@ -59,6 +61,7 @@ EVERYTHING = Faults(
     kill_decode=0.005,
     kill_gateway=0.005,
     rebuild_session=0.02,
+    silence=0.01,
     chores=0.05,
     spoil=0.1,
     unsalted=True,

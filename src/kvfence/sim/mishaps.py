@@ -70,6 +70,8 @@ class Mishaps:
 
     def _process_faults(self) -> Iterator[Action]:
         cluster = self.cluster
+        workers = (cluster.prefill, cluster.decode)
+        yield Action("silence", lambda: cluster.fall_silent(workers[self._any(len(workers))]))
         if self._num_deaths >= DEATHS_MAX:
             return
         if held := list(cluster.prefill.loop.node.pool.held.values()):
