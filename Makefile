@@ -26,7 +26,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-incident bench clean FORCE
+.PHONY: help install serve test check test-faults test-incident bench clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -59,7 +59,10 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## Every check and every test but the slow incident runs (at most 12 minutes on 2 cores).
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults" $(ARGS)
+
+test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
 
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)

@@ -4,7 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kvfence.kv.seal import VerifyReport
 from kvfence.models.executor import PassRow
+from kvfence.protocol.commands import Verify
 from kvfence.runtime import worker
 from kvfence.runtime.decode_worker import DecodeWorker
 from kvfence.runtime.lifeline import Begin
@@ -28,7 +30,11 @@ class HeldExecutor(ArithmeticExecutor):
 
 
 class HeldDecode(DecodeWorker):
-    """Decode over views without torch."""
+    """Decode over views without torch, whose verification waits when a test says so."""
+
+    def _report(self, command: Verify) -> VerifyReport:
+        FaultFolder.from_environment().wait_while_held("verify", len(command.pages))
+        return super()._report(command)
 
     def views(self) -> list[Any]:
         """Views without torch."""

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kvfence.core.ids import Incarnation
 from kvfence.core.tags import HEAD_BYTES
 from kvfence.driver.numpy_ledger import NumpyLedger
+from kvfence.models.executor import PassRow
 from kvfence.protocol.commands import Command, Post
 from kvfence.protocol.events import Event
 from kvfence.runtime import worker
@@ -31,7 +32,7 @@ class FaultyPrefill(PrefillWorker):
     def __init__(self, *args: Any) -> None:
         self.faults = FaultFolder.from_environment()
         self.num_heads = 0
-        self.writing = Incarnation("")
+        self.writing, self.num_pages = Incarnation(""), 0
         super().__init__(*args)
 
     def views(self) -> list[Any]:
@@ -41,7 +42,8 @@ class FaultyPrefill(PrefillWorker):
     def on_progress(self, page: int, offset: int) -> None:  # type: ignore[override]
         """Let the armed fault happen at its place in its page."""
         fault = self.faults.armed()
-        if fault is None or fault.kind in ("misdirect", "forget", "spoil"):
+        unlike = ("misdirect", "forget", "spoil")
+        if fault is None or fault.kind in unlike or self.num_pages < fault.pages_min:
             self.num_heads = 0
             return
         self.num_heads += offset == HEAD_BYTES
@@ -68,7 +70,7 @@ class FaultyPrefill(PrefillWorker):
     def carry_out(self, command: Command) -> Iterable[Event] | None:
         """Misdirect the first page of a batch; note whose pool is written."""
         if isinstance(command, Post):
-            self.writing = command.decode
+            self.writing, self.num_pages = command.decode, len(command.source)
         fault = self.faults.armed() if isinstance(command, Post) else None
         if isinstance(command, Post) and fault is not None and fault.kind == "misdirect":
             self.faults.fire(fault.page)
@@ -90,9 +92,19 @@ class FaultyPrefill(PrefillWorker):
         super()._check_ledger()
 
 
+class HeldExecutor(ArithmeticExecutor):
+    """Waits before it computes a prompt, if a test says so."""
+
+    def run(self, rows: Sequence[PassRow]) -> list[int | None]:
+        """Wait at the hold; then run."""
+        faults = FaultFolder.from_environment()
+        faults.wait_while_held("compute", max(len(row.pages) for row in rows))
+        return super().run(rows)
+
+
 def load(begin: Begin) -> Model:
     """There is nothing to load."""
-    return Model(ArithmeticExecutor(begin.settings.pool.page_size), "arithmetic")
+    return Model(HeldExecutor(begin.settings.pool.page_size), "arithmetic")
 
 
 if __name__ == "__main__":

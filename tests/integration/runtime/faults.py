@@ -1,10 +1,14 @@
 """How a test reaches into a running pair: files in one folder, named by an environment variable.
 
 ``fault.json`` arms one fault in prefill; ``fired.json`` says that it has begun, and at which page. While ``hold``
-exists, decode computes no token beyond the position in it; while ``hang`` exists, a hanging write hangs.
+exists, decode computes no token beyond the position in it; while ``hang`` exists, a hanging write hangs; while
+``hold-compute`` exists, prefill computes no prompt, while ``hold-verify`` exists, decode verifies none, that has as
+many pages as it says. Who waits at such a hold says so in ``waits-compute`` or ``waits-verify``.
 """
 
+import math
 import os
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +18,7 @@ from msgspec import Struct
 FOLDER = "TEST_FAULTS_FOLDER"
 
 Kind = Literal["stop", "hang", "corrupt", "break", "misdirect", "forget", "spoil"]
+Hold = Literal["compute", "verify"]
 
 
 class Fault(Struct, frozen=True):
@@ -22,12 +27,14 @@ class Fault(Struct, frozen=True):
 
     ``after``: part of the record that has landed when it happens; a stop or hang in between tears the page.
     ``nth``: which page write since it was armed. ``page``: where a misdirected write goes instead, or which is spoilt.
+    ``pages_min``: only in a batch of at least so many pages.
     """
 
     kind: Kind
     after: Literal["head", "body"] = "head"
     nth: int = 1
     page: int = -1
+    pages_min: int = 1
 
 
 class Fired(Struct, frozen=True):
@@ -86,9 +93,30 @@ class FaultFolder:
         except FileNotFoundError:
             return None
 
+    def hold_large(self, what: Hold, pages_min: int) -> None:
+        """Let no prompt of so many pages through."""
+        self._put(f"hold-{what}", str(pages_min).encode())
+
+    def wait_while_held(self, what: Hold, num_pages: int) -> None:
+        """Wait at a hold, if it is for so many pages."""
+        while num_pages >= self._least(f"hold-{what}"):
+            self._put(f"waits-{what}", b"")
+            time.sleep(0.005)
+
+    def _least(self, name: str) -> float:
+        try:
+            return int((self.path / name).read_bytes())
+        except FileNotFoundError:
+            return math.inf
+
+    def waits(self, what: Hold) -> bool:
+        """Does somebody wait at this hold?"""
+        return (self.path / f"waits-{what}").exists()
+
     def let_go(self) -> None:
         """End hold and hang, and disarm."""
-        for name in ("hold", "hang", "fault.json"):
+        names = ("hold", "hang", "fault.json", "hold-compute", "hold-verify", "waits-compute", "waits-verify")
+        for name in names:
             (self.path / name).unlink(missing_ok=True)
 
     def hang(self) -> None:
