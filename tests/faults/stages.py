@@ -23,10 +23,11 @@ Request = tuple[Seen, "asyncio.Task[None]"]
 
 
 class Victim(Struct):
-    """A request that stands at a stage. ``others``: long requests that stand there with it."""
+    """A request that stands at a stage. ``others``: long requests beside it. ``harmed_s``: when it was harmed."""
 
     request: Request
     others: list[Request] = []
+    harmed_s: float = 0.0
 
     @property
     def seen(self) -> Seen:
@@ -102,6 +103,11 @@ class Stage(Struct, frozen=True):
     name: str
     reach: Callable[[Client, FaultFolder], Awaitable[Victim]]
     needs_prefill: bool = True
+
+    @property
+    def before_first_token(self) -> bool:
+        """Has nothing reached the client yet?"""
+        return self.needs_prefill
 
 
 STAGES = (

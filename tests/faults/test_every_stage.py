@@ -3,6 +3,7 @@
 ``make test`` runs those marked quick; ``make test-faults`` all.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -11,10 +12,11 @@ import pytest_asyncio
 from msgspec import Struct
 
 from kvfence.core.settings import Role
+from kvfence.protocol.handoff import GatewayHandoff
 from tests.faults.harms import HARMS, Harm
 from tests.faults.numbers import Numbers
 from tests.faults.site import ANSWER_S, Crowd, Seen, Site, running_site
-from tests.faults.stages import STAGES, Stage
+from tests.faults.stages import PROMPT_TOKENS, STAGES, Stage, Victim
 from tests.integration.runtime.pairs import Pair, Scene, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
@@ -66,41 +68,49 @@ async def test_a_worker_is_lost(site: Site, case: Case, numbers: Numbers) -> Non
     """Its client hears so within 5 s, in OpenAI's shape, never as a normal finish; others are right; pages return."""
     pair = site.pair
     async with Crowd(site.client).around() as crowd:
-        victim = await case.stage.reach(site.client, pair.faults)
-        await until("it is placed", pair.node().current.__len__)
-        number = worker_number(pair, case, victim.seen)
-        restarts, pid = pair.restarts(case.role, number), pair.pid(case.role, number)
-        harmed_s = time.monotonic()
-        case.harm.begin(pid)
         try:
+            victim = await case.stage.reach(site.client, pair.faults)
+            number = await worker_number(pair, case)
+            await harm(pair, case, number, victim)
             if case.costs:
-                await until("the victim's client hears of it", victim.request[1].done)
-                numbers.add(case.harm.name, victim.seen.ended_s - harmed_s)
-                assert victim.seen.refused or victim.seen.broken_off, victim.seen
-                assert victim.seen.refused == (case.stage.name not in ("first-token", "streaming"))
-                assert victim.seen.ended_s - harmed_s < ANSWER_S
-            pair.faults.let_go()
-            await pair.ready(restarts + 1, case.role, number)
+                after_s = victim.seen.ended_s - victim.harmed_s
+                numbers.add(case.harm.name, after_s)
+                assert victim.seen.refused if case.stage.before_first_token else victim.seen.broken_off, victim.seen
+                assert after_s < ANSWER_S
         finally:
             pair.faults.let_go()
-            if pair.life(case.role, number).child.pid == pid:  # type: ignore[union-attr]
-                case.harm.end(pid)
-        if not case.costs:
-            await victim.request[1]
-            assert victim.seen.whole, victim.seen
-        for _, task in victim.others:
-            await task
-        crowd_before = len(crowd.seen)
-        await until("others are served on", lambda: len(crowd.seen) >= crowd_before + 6)
+        await asyncio.gather(victim.request[1], *(task for _, task in victim.others))
+        assert case.costs or victim.seen.whole, victim.seen
+        before = len(crowd.seen)
+        await until("others are served on", lambda: len(crowd.seen) >= before + 6)
     judge(crowd.seen, [seen for seen, _ in victim.others], case)
     await pair.all_free()
 
 
-def worker_number(pair: Pair, case: Case, seen: Seen) -> int:
-    """The number of the worker that the case means."""
+async def harm(pair: Pair, case: Case, number: int, victim: Victim) -> None:
+    """Harm the worker, wait until its client was told, if it is, and until a successor serves."""
+    restarts, pid = pair.restarts(case.role, number), pair.pid(case.role, number)
+    victim.harmed_s = time.monotonic()
+    case.harm.begin(pid)
+    try:
+        if case.costs:
+            await until("the victim's client hears of it", victim.request[1].done)
+        pair.faults.let_go()
+        await pair.ready(restarts + 1, case.role, number)
+    finally:
+        if pair.pid(case.role, number) == pid:
+            case.harm.end(pid)
+
+
+async def worker_number(pair: Pair, case: Case) -> int:
+    """Wait until the victim is placed. Gives: the number of the worker that the case means."""
+
+    def placed() -> list[GatewayHandoff]:
+        return [h for h in pair.node().handoffs.values() if h.num_tokens == PROMPT_TOKENS]
+
+    await until("the victim is placed", placed)
     numbers = {life.incarnation: slot.number for slot, life in pair.supervisor.live.items()}
-    longest = [h for h in pair.node().handoffs.values() if h.num_tokens == len(seen.prompt)]
-    own = numbers[getattr(longest[0], case.role)]
+    own = numbers[getattr(placed()[0], case.role)]
     return own if case.own else 1 - own
 
 
