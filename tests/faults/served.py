@@ -38,7 +38,7 @@ class Served(Struct):
         return found
 
     async def at_rest(self, timeout_s: float = 30.0) -> bool:
-        """Wait until no page is held: each is free, or sealed and cached for its tenant; and no request is open."""
+        """Wait until no page is held: each is free, or cached for its tenant; and no request is open."""
         async with asyncio.timeout(timeout_s), httpx.AsyncClient() as client:
             while True:
                 text = (await client.get(f"{self.url}/metrics")).text
@@ -48,7 +48,7 @@ class Served(Struct):
                 await asyncio.sleep(0.1)
 
 
-RESTING = ("free", "sealed")
+RESTING = ("free", "cached")
 
 
 @asynccontextmanager
