@@ -1,5 +1,6 @@
 """Imports go down only; a planted violation of each kind is found."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -119,3 +120,27 @@ def test_import_linter_finds_a_planted_violation(tree: Path, name: str) -> None:
     linted = _lint_imports(tree)
     assert linted.returncode == 1, linted.stdout + linted.stderr
     assert "BROKEN" in linted.stdout
+
+
+def _rule_sets(source: str) -> set[str]:
+    """Give the rule sets that a module names: attributes of ``Rules``, and ``Rules(...)`` itself."""
+    tree = ast.parse(source)
+    named = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Rules"
+    }
+    called = any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "Rules" for n in ast.walk(tree)
+    )
+    return named | ({"Rules()"} if called else set())
+
+
+def test_serve_chooses_between_two_rule_sets_and_makes_no_third() -> None:
+    """It names ``Rules.all`` and ``Rules.observing``; what it composes with names none."""
+    cli = SRC / "kvfence" / "cli"
+    assert _rule_sets((cli / "serve.py").read_text()) == {"all", "observing"}
+    for name in ("compose", "observing", "settings_flags", "load_settings", "demo"):
+        assert _rule_sets((cli / f"{name}.py").read_text()) == set()
+    planted = "from kvfence.protocol.guards import Rules\nRules.without('fits')\nRules(frozenset())"
+    assert _rule_sets(planted) == {"without", "Rules()"}

@@ -33,7 +33,7 @@ from kvfence.protocol.handoff import GatewayHandoff
 from kvfence.runtime.capacity import check_capacity, plan_pools
 from kvfence.runtime.life import Plan
 from kvfence.runtime.owners import Owner
-from kvfence.runtime.sessions import require_transport
+from kvfence.runtime.sessions import lands_in_order, require_transport
 from kvfence.runtime.supervisor import Supervisor
 
 
@@ -184,6 +184,17 @@ def load_registry(settings: Settings) -> tuple[KeyRegistry, str | None]:
     return registry, describe_exposure(file) if file is not None else None
 
 
+def describe_order(settings: Settings) -> str | None:
+    """Say so where bytes need not land in the order in which they were written; None where they do."""
+    if lands_in_order(settings):
+        return None
+    return (
+        "on this machine and transport nothing promises that bytes land in the order in which they were written: the "
+        "comparison of page heads at every pass is a probe here and not a guarantee (ARCHITECTURE.md); stamps and "
+        "digests at adoption hold as everywhere"
+    )
+
+
 @asynccontextmanager
 async def running_server(
     plan: Plan, model: ServedModel, registry: KeyRegistry, log_file: TextIO | None = None
@@ -210,6 +221,7 @@ async def running_server(
             log=log,
             keys=registry,
             gauges=WorkerNumbers(supervisor),
+            observed=tuple(sorted(plan.rules.observed)),
             fence=Fence(FenceView(supervisor), names=settings.telemetry.fence_names),
             journeys=supervisor.dispatcher.journeys,
             tracing=tracing,

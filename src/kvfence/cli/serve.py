@@ -39,6 +39,17 @@ def serve(
     flags: Flags,
     demo: Annotated[bool, typer.Option("--demo", help="Once ready, show what the server does.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --demo: stop after showing it.")] = False,
+    observe: Annotated[
+        bool,
+        typer.Option(
+            "--observe",
+            help="DANGER: count what verification would refuse, and answer all the same. Other tenants' text can reach "
+            "clients. To learn whether guards refuse honest traffic; cannot be set by file or environment.",
+        ),
+    ] = False,
+    observe_on_network: Annotated[
+        bool, typer.Option("--observe-on-network", help="With --observe: even where the host is not loopback.")
+    ] = False,
 ) -> None:
     """Run the server on this host: OpenAI's API, prefill and decode workers, every KV page fenced.
 
@@ -47,20 +58,29 @@ def serve(
     --drain-timeout-s to end. A second one ends it at once.
     """
     settings = load_settings(flags.config, os.environ, flags.given).settings
-    code = asyncio.run(_serve(settings, demo=demo or once, once=once))
+    if observe:
+        from kvfence.cli.observing import require_may_observe
+
+        require_may_observe(settings, on_network=observe_on_network)
+    code = asyncio.run(_serve(settings, demo=demo or once, once=once, observe=observe))
     raise typer.Exit(code)
 
 
-async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
-    from kvfence.cli.compose import find_model, load_registry, make_plan, running_server
+async def _serve(settings: Settings, *, demo: bool, once: bool, observe: bool) -> int:
+    from kvfence.cli.compose import describe_order, find_model, load_registry, make_plan, running_server
     from kvfence.protocol.guards import Rules
 
+    order = describe_order(settings)
+    if order:
+        print_note(f"warning: {order}")
     registry, exposure = load_registry(settings)
     if exposure:
         print_note(f"warning: {exposure}")
     with progress("embedded model") as report:
         model = find_model(settings, report)
-    plan = make_plan(settings, model, Rules.all())
+    plan = make_plan(settings, model, Rules.observing() if observe else Rules.all())
+    if observe:
+        _warn_of_observing()
     print_note(f"starting {model.name}: {_describe(settings.workers)}")
     stop = _stop_on_signals()
     log = HeldLog() if demo else None
@@ -75,6 +95,12 @@ async def _serve(settings: Settings, *, demo: bool, once: bool) -> int:
     finally:
         if log is not None:
             log.release()
+
+
+def _warn_of_observing() -> None:
+    from kvfence.cli.observing import HEADLINE, describe_danger
+
+    print_error(HEADLINE, describe_danger())
 
 
 class HeldLog(io.StringIO):

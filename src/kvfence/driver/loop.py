@@ -85,6 +85,5 @@ class NodeLoop(Generic[N]):
         self.ledger.apply(move)
 
     def _count(self, decision: Decision) -> None:
-        answer = "pass" if decision.holds else ("refuse" if decision.enforced else "ignored")
-        key = (decision.guard, decision.place, answer)
+        key = (decision.guard, decision.place, decision.answer)
         self.decisions[key] = self.decisions.get(key, 0) + 1

@@ -57,7 +57,7 @@ _HTML = "text/html; charset=utf-8"
 
 
 class GatewayDeps(Struct, frozen=True):
-    """All that the app is made of.
+    """All that the app is made of. ``observed``: guards whose refusals are counted and not obeyed.
 
     Units:
         probe_every_s: seconds between probes of the real path; 0: none, and /ready asks the workers' states.
@@ -69,6 +69,7 @@ class GatewayDeps(Struct, frozen=True):
     log: FilteringBoundLogger
     keys: KeyRegistry
     gauges: GaugeSource | None = None
+    observed: tuple[str, ...] = ()
     fence: Fence | None = None
     journeys: Journeys = field(default_factory=Journeys)
     tracing: Tracing | None = None
@@ -95,7 +96,15 @@ def build_app(deps: GatewayDeps) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Canonical, metrics=gateway.counts, log=deps.log, tracing=deps.tracing)],
+        middleware=[
+            Middleware(
+                Canonical,
+                metrics=gateway.counts,
+                log=deps.log,
+                tracing=deps.tracing,
+                observing=bool(deps.observed),
+            )
+        ],
         exception_handlers={HTTPException: _answer_http_error, RemoteProtocolError: _answer_too_early},
         lifespan=gateway.lifespan,
     )
@@ -107,7 +116,7 @@ class Gateway:
     """The routes and what they share. Holds: one thread that reads and tokenises bodies, one at a time."""
 
     def __init__(self, deps: GatewayDeps) -> None:
-        self.counts = GatewayMetrics()
+        self.counts = GatewayMetrics(enforcing=not deps.observed)
         self.counts.add_workers(deps.generations, deps.gauges)
         if deps.tracing is not None:
             self.counts.add_spans(deps.tracing.counts)
@@ -212,7 +221,9 @@ class Gateway:
 
     async def health(self, _: Request) -> Response:
         """GET /health: this process answers; what it knows of the workers."""
-        return ok({"status": "ok", "model": self._deps.model, "workers": self._workers()})
+        observed = self._deps.observed
+        guarding = {"enforcing": not observed, "observed": observed}
+        return ok({"status": "ok", "model": self._deps.model, **guarding, "workers": self._workers()})
 
     async def ready(self, request: Request) -> Response:
         """GET /ready: 200 once the real path has worked, and as long as it does."""
@@ -238,7 +249,7 @@ class Gateway:
 
         def answer(fence: Fence) -> Response:
             page_tokens = self._deps.generations.capacity.page_size
-            response = ok(fence.state(self._deps.model, page_tokens))
+            response = ok(fence.state(self._deps.model, page_tokens, self._deps.observed))
             response.headers.update({"cache-control": "no-store", "x-content-type-options": "nosniff"})
             return response
 

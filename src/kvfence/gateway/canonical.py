@@ -26,6 +26,9 @@ HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 FENCE, FENCE_JSON = "/fence", "/fence.json"
 OPENAPI = "/openapi.json"
 
+ENFORCING = "x-kvfence-enforcing"
+"""Says on every answer of a server that only observes: 0. Others do not send it."""
+
 WATCHED = frozenset({HEALTH, READY, METRICS, FENCE_JSON})
 """Asked every few seconds by machines: counted, and no line is written for them."""
 
@@ -59,9 +62,12 @@ class Canonical:
         metrics: GatewayMetrics,
         log: FilteringBoundLogger,
         tracing: Tracing | None = None,
+        *,
+        observing: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app, self._metrics, self._log, self._tracing, self._clock = app, metrics, log, tracing, clock
+        self._observing = observing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on and account for it."""
@@ -84,7 +90,10 @@ class Canonical:
         async def tagged(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status, record.responded_s = message["status"], self._clock()
-                MutableHeaders(scope=message)["x-request-id"] = record.id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = record.id
+                if self._observing:
+                    headers[ENFORCING] = "0"
             try:
                 await send(message)
             except h11.LocalProtocolError:  # what the client sent meanwhile was no HTTP, and was answered so

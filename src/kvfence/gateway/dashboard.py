@@ -91,6 +91,23 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stacked=True,
         ),
         Panel(
+            "Guards obeyed",
+            "0: a server runs with --observe, and answers what it should refuse.",
+            (Query(f"min(kvfence_enforcing{{{ON}}})", "enforcing"),),
+        ),
+        Panel(
+            "Would have been refused",
+            "With --observe: each one was answered with bytes that failed verification.",
+            (
+                Query(
+                    _rate("kvfence_guard_decisions_total", "guard, place", ',answer="observed"'),
+                    "{{guard}}@{{place}}",
+                ),
+            ),
+            "reqps",
+            stacked=True,
+        ),
+        Panel(
             "Answers of all guards",
             "Guards that keep a page from re-use answer no in ordinary work: a page in transfer is not free yet.",
             (Query(_rate("kvfence_guard_decisions_total", "answer"), "{{answer}}"),),
@@ -102,6 +119,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (Query(_rate("kvfence_handoffs_total", "outcome"), "{{outcome}}"),),
             "reqps",
             stacked=True,
+            width=16,
         ),
         Panel(
             "Prefill's pages",

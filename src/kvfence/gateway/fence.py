@@ -106,9 +106,13 @@ class GuardRow(Struct, frozen=True):
 
 
 class FenceState(Struct, frozen=True):
-    """Everything that is drawn. ``states``: names by index in ``WorkerRow.cells``."""
+    """Everything that is drawn.
+
+    ``states``: names by index in ``WorkerRow.cells``. ``observed``: guards that are not obeyed.
+    """
 
     model: str
+    observed: tuple[str, ...]
     page_tokens: int
     states: list[str]
     tenants: list[TenantRow]
@@ -159,7 +163,7 @@ class Fence:
         self._tenants = Tenants(names=names)
         self._clock = clock
 
-    def state(self, model: str, page_tokens: int) -> FenceState:
+    def state(self, model: str, page_tokens: int, observed: tuple[str, ...] = ()) -> FenceState:
         """Give what is to be drawn now."""
         views = self._source.views()
         handoffs = self._source.handoffs()
@@ -174,6 +178,7 @@ class Fence:
         tenant_of = {attempt: places.get(number, NOBODY_SEEN) for attempt, number in seen.items()}
         return FenceState(
             model=model,
+            observed=observed,
             page_tokens=page_tokens,
             states=[state.value for state in PageState],
             tenants=rows,

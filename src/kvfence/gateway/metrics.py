@@ -47,8 +47,10 @@ class GaugeSource(Protocol):
 class GatewayMetrics:
     """Counts and times of one gateway, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, enforcing: bool = True) -> None:
         self.registry = CollectorRegistry()
+        obeyed = Gauge("kvfence_enforcing", "1 where every guard is obeyed, 0 with --observe", registry=self.registry)
+        obeyed.set(enforcing)
         self._requests = Counter(
             "kvfence_requests",
             "Requests by route, status and reason",

@@ -20,6 +20,11 @@ class Guard(Struct, frozen=True):
     ``redundant``: the guards that, when on, make its removal show nowhere; empty where removing it alone already
     breaks safety or a property of its own. ``refuses``: an attempt for which it does not hold is refused; all other
     guards keep a page from re-use or drop a message, which belongs to ordinary work.
+
+    ``observable``: the places at which its refusal may be counted instead of obeyed, and everything else still works
+    as if it were absent. Nowhere for a guard without which a request cannot run at all (``fits``,
+    ``refusal-is-final``, ``layout-agrees``, prefill's own ``stamp-at-read``, which has nothing sealed to send),
+    without which messages or pages are mistaken for another's, or which does a thing rather than refuse one.
     """
 
     name: str
@@ -28,6 +33,7 @@ class Guard(Struct, frozen=True):
     alone: tuple[str, ...] = ()
     redundant: tuple[str, ...] = ()
     refuses: bool = False
+    observable: tuple[Place, ...] = ()
 
 
 _ALL: tuple[Guard, ...] = (
@@ -51,6 +57,7 @@ _ALL: tuple[Guard, ...] = (
         ("fits@gateway", "refusal-is-final", "stamp-at-adopt", "stamp-at-read", "digest-matches"),
         redundant=("stamp-at-adopt",),
         refuses=True,
+        observable=("decode",),
     ),
     Guard(
         "attempt-is-current",
@@ -66,9 +73,22 @@ _ALL: tuple[Guard, ...] = (
         ("fits@gateway", "refusal-is-final", "count-matches", "stamp-at-read", "digest-matches"),
         redundant=("digest-matches",),
         refuses=True,
+        observable=("decode",),
     ),
-    Guard("stamp-at-read", "a late or misdirected write into a page in use", ("prefill", "decode"), refuses=True),
-    Guard("digest-matches", "corrupted or torn transfer; source re-used while read", ("decode",), refuses=True),
+    Guard(
+        "stamp-at-read",
+        "a late or misdirected write into a page in use",
+        ("prefill", "decode"),
+        refuses=True,
+        observable=("decode",),
+    ),
+    Guard(
+        "digest-matches",
+        "corrupted or torn transfer; source re-used while read",
+        ("decode",),
+        refuses=True,
+        observable=("decode",),
+    ),
     Guard(
         "layout-agrees",
         "dtype, heads, page size, parallelism or digest name differ",
@@ -95,15 +115,28 @@ ASKED: frozenset[str] = frozenset(f"{guard.name}@{place}" for guard in _ALL for 
 """Every guard at every place, written ``guard@place``."""
 
 
-class Rules(Struct, frozen=True):
-    """Which guards are enforced where. A guard that is absent is still asked and recorded, but not obeyed."""
+OBSERVABLE: frozenset[str] = frozenset(f"{guard.name}@{place}" for guard in _ALL for place in guard.observable)
+"""What ``Rules.observing`` asks and counts without obeying."""
+
+
+class Rules(Struct, frozen=True, omit_defaults=True):
+    """Which guards are enforced where. A guard that is absent is still asked and recorded, but not obeyed.
+
+    ``observed``: not obeyed either, by an operator's wish: what they would have refused is counted as that.
+    """
 
     absent: frozenset[str] = frozenset()
+    observed: frozenset[str] = frozenset()
 
     @staticmethod
     def all() -> "Rules":
         """Every guard, everywhere: what production runs."""
         return Rules()
+
+    @staticmethod
+    def observing() -> "Rules":
+        """Every guard, but verification's refusals are counted and not obeyed: foreign text may reach a client."""
+        return Rules(observed=OBSERVABLE)
 
     @staticmethod
     def without(*names: str) -> "Rules":
@@ -117,14 +150,30 @@ class Rules(Struct, frozen=True):
 
     def enforces(self, name: str, place: Place) -> bool:
         """Is this guard obeyed at this place?"""
-        return f"{name}@{place}" not in self.absent
+        asked = f"{name}@{place}"
+        return asked not in self.absent and asked not in self.observed
+
+    def observes(self, name: str, place: Place) -> bool:
+        """Is what this guard would refuse at this place counted instead?"""
+        return f"{name}@{place}" in self.observed
 
 
-class Decision(Struct, frozen=True, tag=True):
-    """One guard was asked: ``holds`` is what it answered, ``enforced`` whether that was obeyed."""
+class Decision(Struct, frozen=True, tag=True, omit_defaults=True):
+    """One guard was asked: ``holds`` is what it answered, ``enforced`` whether that was obeyed.
+
+    ``observed``: not obeyed because an operator asked for that.
+    """
 
     guard: str
     place: Place
     attempt: AttemptId | None
     holds: bool
     enforced: bool
+    observed: bool = False
+
+    @property
+    def answer(self) -> str:
+        """Give the word that counts and metrics have for it: pass, refuse, observed or ignored."""
+        if self.holds:
+            return "pass"
+        return "refuse" if self.enforced else "observed" if self.observed else "ignored"

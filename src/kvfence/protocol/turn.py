@@ -17,7 +17,8 @@ class Turn:
     def ask(self, guard: str, attempt: AttemptId | None, holds: bool) -> bool:
         """Record a guard's answer; False only where it does not hold and is enforced."""
         enforced = self.rules.enforces(guard, self.place)
-        self.decisions.append(Decision(guard, self.place, attempt, holds, enforced))
+        observed = self.rules.observes(guard, self.place)
+        self.decisions.append(Decision(guard, self.place, attempt, holds, enforced, observed))
         return holds or not enforced
 
     def do(self, *commands: Command) -> None:

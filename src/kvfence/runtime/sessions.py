@@ -34,6 +34,11 @@ def fence_of(settings: Settings) -> Fence:
     return MooncakeTransport.fence if uses_mooncake(settings) else SharedMemoryTransport.fence
 
 
+def lands_in_order(settings: Settings) -> bool:
+    """Does each record's head land before any byte behind it?"""
+    return (MooncakeTransport if uses_mooncake(settings) else SharedMemoryTransport).lands_in_order
+
+
 def spare_records(settings: Settings) -> int:
     """Records behind the pool that no sequence ever has."""
     return CHECK_RECORDS if uses_mooncake(settings) else 0

@@ -33,6 +33,9 @@ STAGES: dict[str, tuple[str, str]] = {
 }
 """Each stage's first and last mark, in order. Transfer runs beside prefill; all others follow each other."""
 
+OBSERVED = "observed:"
+"""Stands before a refusal that was counted and not obeyed."""
+
 _MARKS: dict[type[Command], str] = {
     StartPrefill: "prefilling",
     Post: "posted",
@@ -63,7 +66,7 @@ def refusal_of(decision: Decision) -> str:
     """Name a guard's verdict against an attempt; empty where it holds, or where it only defers a re-use of pages."""
     if decision.holds or not GUARDS[decision.guard].refuses:
         return ""
-    return f"{decision.guard}@{decision.place}"
+    return f"{OBSERVED if decision.observed else ''}{decision.guard}@{decision.place}"
 
 
 class Told(Struct):
@@ -120,7 +123,7 @@ def learn(told: "Told | Journey", facts: Facts, now_ns: int) -> None:
     for name, age_us in facts.ages_us.items():
         if name in _WORKER_MARKS and age_us >= 0:
             told.marks.setdefault(name, now_ns - age_us * 1000)
-    told.refusals.update((refusal, None) for refusal in facts.refusals if refusal in ASKED)
+    told.refusals.update((refusal, None) for refusal in facts.refusals if refusal.removeprefix(OBSERVED) in ASKED)
 
 
 class Journey(Struct, weakref=True):

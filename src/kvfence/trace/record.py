@@ -13,14 +13,18 @@ from kvfence.protocol.step import Node
 SCHEMA = 2
 
 
-class TraceHeader(Struct, frozen=True, tag_field="type", tag="header"):
-    """Whose trace this is and from which state it starts. ``absent``: guards that were asked but not obeyed."""
+class TraceHeader(Struct, frozen=True, tag_field="type", tag="header", omit_defaults=True):
+    """Whose trace this is and from which state it starts.
+
+    ``absent``: guards that were asked but not obeyed; ``observed``: likewise, by an operator's wish.
+    """
 
     schema: int
     role: str
     incarnation: str
     absent: tuple[str, ...]
     node: dict[str, object]
+    observed: tuple[str, ...] = ()
 
 
 class TraceStep(Struct, frozen=True, tag_field="type", tag="step"):

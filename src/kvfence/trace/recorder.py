@@ -32,8 +32,8 @@ class Recorder:
     def begin(self, rules: Rules, role: str, node: Node) -> None:
         """Write the header."""
         if self._sink is not None:
-            absent = tuple(sorted(rules.absent))
-            self._sink.begin(TraceHeader(SCHEMA, role, node.lives.incarnation, absent, summary_of(node)))
+            absent, observed = tuple(sorted(rules.absent)), tuple(sorted(rules.observed))
+            self._sink.begin(TraceHeader(SCHEMA, role, node.lives.incarnation, absent, summary_of(node), observed))
 
     def step(self, rules: Rules, node: Node, event: Event) -> Step:
         """Step the node and record what came of it."""
