@@ -25,6 +25,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where present")] = "auto"
     context: Annotated[str, Meta(description="tokens, or auto: the largest that both pools hold")] = ""
     threads: Annotated[int, Meta(description="threads of each worker's model", ge=1, le=512)] = 1
+    kernels: Annotated[bool, Meta(description="build and use our own C kernels on CPUs where there is a compiler")] = (
+        True
+    )
 
 
 class PoolSettings(Struct, frozen=True, forbid_unknown_fields=True):

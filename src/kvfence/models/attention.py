@@ -21,6 +21,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from kvfence.core.invariant import require
+from kvfence.models.native import Kernels
 from kvfence.models.plan import DecodeGroup, PassPlan, Span
 
 ATTENTION_NAME = "kvfence_pages"
@@ -89,8 +90,9 @@ class LayoutProbe(Cache):
 class PoolCache(Cache):
     """Every layer's K and V, in pool pages; ``plan`` says which pages this pass may touch."""
 
-    def __init__(self, views: list[Tensor], direct: list[bool]) -> None:
+    def __init__(self, views: list[Tensor], direct: list[bool], kernels: Kernels | None = None) -> None:
         super().__init__(layers=[])
+        self._kernels = kernels
         self._views = [(views[2 * layer], views[2 * layer + 1]) for layer in range(len(direct))]
         self._direct = direct
         self._gatherers = (Gatherer(), Gatherer())
@@ -124,8 +126,7 @@ class PoolCache(Cache):
             _attend_given(plan, (query, key, value), scoring, out)
             return out[None]
         for group in plan.groups:
-            table, mask = group.reads(scoring.window)
-            _attend_group(group, query[0], (*self._gather(layer, table), mask), scoring, out)
+            self._attend_group(layer, group, query[0], scoring, out)
         for span in plan.spans:
             part = slice(span.begin, span.end)
             context = (key[:, :, part], value[:, :, part])
@@ -134,6 +135,17 @@ class PoolCache(Cache):
                 context = (gathered[0][:, :, : span.stop], gathered[1][:, :, : span.stop])
             out[part] = _attend_span(span, query[:, :, part], context, scoring)
         return out[None]
+
+    def _attend_group(self, layer: int, group: DecodeGroup, query: Tensor, scoring: Scoring, out: Tensor) -> None:
+        """Attend one token of each row: pages are read where they are by the kernel, or gathered for torch."""
+        reads, views, part = group.reads(scoring.window), self._views[layer], slice(group.begin, group.end)
+        if self._kernels is None or not self._kernels.attends(query, *views):
+            context = (*self._gather(layer, reads.table), group.mask(scoring.window))
+            out[part] = _attend_gathered(query[:, part], context, scoring)
+            return
+        scale = query.shape[2] ** -0.5 if scoring.scale is None else scoring.scale
+        options = {"softcap": scoring.softcap, "sinks": scoring.sinks}
+        self._kernels.attend(query[:, part], views, reads, scale, out[part], **options)
 
     def _gather(self, layer: int, table: Tensor) -> tuple[Tensor, Tensor]:
         key, value = self._views[layer]
@@ -198,16 +210,18 @@ class Gatherer:
         return out.view(table.shape[0], -1, *view.shape[2:]).transpose(1, 2)
 
 
-def _attend_group(
-    group: DecodeGroup, query: Tensor, context: tuple[Tensor, Tensor, Tensor], scoring: Scoring, out: Tensor
-) -> None:
-    """Attend one token of each row; query heads that share a KV head are the rows of one matrix."""
+def _attend_gathered(query: Tensor, context: tuple[Tensor, Tensor, Tensor], scoring: Scoring) -> Tensor:
+    """Attend one token of each row; query heads that share a KV head are the rows of one matrix.
+
+    Shapes:
+        query: [heads, rows, dim]. Returns: [rows, heads, value dim].
+    """
     key, value, mask = context
     rows, kv_heads = key.shape[0], key.shape[1]
     shape = (rows, kv_heads, query.shape[0] // kv_heads)
-    packed = query[:, group.begin : group.end].transpose(0, 1).reshape(*shape, query.shape[2])
+    packed = query.transpose(0, 1).reshape(*shape, query.shape[2])
     attended = _score(packed, key, value, mask, _with_sinks(scoring, (1, kv_heads, shape[2], 1)))
-    out[group.begin : group.end] = attended.reshape(rows, query.shape[0], value.shape[-1])
+    return attended.reshape(rows, query.shape[0], value.shape[-1])
 
 
 def _attend_span(span: Span, query: Tensor, context: tuple[Tensor, Tensor], scoring: Scoring) -> Tensor:

@@ -1,7 +1,9 @@
-"""bfloat16 on CPUs that have no bfloat16 arithmetic.
+"""Linear layers on CPUs.
 
-There a bfloat16 matrix product is emulated element by element. Widening the weights to float32 for the product and
-narrowing its result gives the same rounding (both accumulate in float32) at a fraction of the time.
+Where the kernels are built (``native.py``), weights stand in panels and are widened as they are read. Elsewhere, on a
+CPU without bfloat16 arithmetic, a bfloat16 product is emulated element by element: widening the weights to float32
+for the product and narrowing its result gives the same rounding (both accumulate in float32) in a fraction of the time.
+Processors with wider units than AVX2 keep torch's products: the kernels have not been measured against them.
 """
 
 from __future__ import annotations
@@ -12,10 +14,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvfence.models.native import DTYPES, IN_MAX, Kernels, pack
+
+CPUINFO = Path("/proc/cpuinfo")
+
 NARROW_ROWS_MAX = 2
 """Up to this many rows the emulated product is a dot per output and reads half the bytes: faster as it is."""
 
+_WIDE_FLAGS = frozenset({"avx512f", "sve", "sve2"})
 _FAST_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+
+
+class PackedLinear(nn.Linear):
+    """A linear layer whose weight stands in panels; the weight itself is gone."""
+
+    kernels: Kernels
+    packed: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Give input @ weight.T + bias. Shapes: [..., in] -> [..., out]."""
+        return self.kernels.product(input, self.packed, self.out_features, self.bias)
+
+
+def pack_linears(model: nn.Module, kernels: Kernels) -> None:
+    """Make every plain linear layer multiply by the kernels; a weight shared with another layer stays there."""
+    for module in model.modules():
+        if type(module) is nn.Linear and module.in_features <= IN_MAX and module.weight.dtype in DTYPES:
+            packed = pack(module.weight)
+            del module.weight
+            module.__class__ = PackedLinear
+            module.register_buffer("packed", packed, persistent=False)
+            module.kernels = kernels  # type: ignore[assignment]
 
 
 class WidenedLinear(nn.Linear):
@@ -37,11 +66,19 @@ def widen_linears(model: nn.Module) -> None:
             module.__class__ = WidenedLinear
 
 
-def has_fast_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def has_fast_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
     """Tell whether this CPU computes bfloat16 natively; False where that cannot be read."""
+    return bool(_FAST_FLAGS & _flags(cpuinfo)) and torch.backends.mkldnn.is_available()
+
+
+def has_wide_vectors(cpuinfo: Path = CPUINFO) -> bool:
+    """Tell whether this CPU has vectors wider than the kernels use; False where that cannot be read."""
+    return bool(_WIDE_FLAGS & _flags(cpuinfo))
+
+
+def _flags(cpuinfo: Path) -> frozenset[str]:
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return bool(_FAST_FLAGS & set(flags.split())) and torch.backends.mkldnn.is_available()
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())

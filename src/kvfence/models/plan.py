@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvfence.core.invariant import require
 from kvfence.models.executor import PassRow
+from kvfence.models.native import Reads
 
 
 class DecodeGroup:
@@ -22,21 +23,30 @@ class DecodeGroup:
 
     Shapes:
         begin, end: their packed token positions.
-        reads(window): page table [rows, pages], mask [rows, 1, 1, pages * page_size], True where attended.
+        reads(window): the pages and slots attended; mask(window): [rows, 1, 1, pages * page_size], True where attended.
     """
 
     def __init__(self, begin: int, rows: Sequence[PassRow], page_size: int, device: torch.device) -> None:
         self.begin, self.end = begin, begin + len(rows)
         self._rows, self._page_size, self._device = rows, page_size, device
-        self._reads: dict[int, tuple[Tensor, Tensor]] = {}
+        self._reads: dict[int, Reads] = {}
+        self._masks: dict[int, Tensor] = {}
 
-    def reads(self, window: int) -> tuple[Tensor, Tensor]:
+    def reads(self, window: int) -> Reads:
         """Give the pages that a window of this many tokens touches, and which of their slots count."""
         if window not in self._reads:
             self._reads[window] = self._build(window)
         return self._reads[window]
 
-    def _build(self, window: int) -> tuple[Tensor, Tensor]:
+    def mask(self, window: int) -> Tensor:
+        """Give the same slots as a mask over the gathered pages."""
+        if window not in self._masks:
+            table, bounds = self.reads(window)
+            slots = torch.arange(table.shape[1] * self._page_size, device=self._device)[None]
+            self._masks[window] = ((slots >= bounds[:, :1]) & (slots < bounds[:, 1:]))[:, None, None]
+        return self._masks[window]
+
+    def _build(self, window: int) -> Reads:
         size, rows = self._page_size, self._rows
         ends = np.array([row.start + 1 for row in rows])
         begins = np.maximum(ends - window, 0) if window else np.zeros_like(ends)
@@ -47,9 +57,8 @@ class DecodeGroup:
             pages = row.pages[first[index] :]
             table[index] = row.pages[first[index]]
             table[index, : len(pages)] = pages
-        slots = first[:, None] * size + np.arange(width * size)[None]
-        mask = (slots >= begins[:, None]) & (slots < ends[:, None])
-        return torch.from_numpy(table).to(self._device), torch.from_numpy(mask)[:, None, None].to(self._device)
+        bounds = np.stack((begins, ends), 1) - first[:, None] * size
+        return Reads(torch.from_numpy(table).to(self._device), torch.from_numpy(bounds).to(self._device))
 
 
 class Span:

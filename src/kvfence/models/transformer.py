@@ -23,7 +23,8 @@ from kvfence.core.layout import KVLayout, Segment
 from kvfence.models.attention import ATTENTION_NAME, LayerProbe, LayoutProbe, PoolCache, attach, register_attention
 from kvfence.models.checkpoint import CheckpointFacts, read_facts
 from kvfence.models.executor import PassRow
-from kvfence.models.linear import has_fast_bfloat16, widen_linears
+from kvfence.models.linear import has_fast_bfloat16, has_wide_vectors, pack_linears, widen_linears
+from kvfence.models.native import Kernels, load_kernels
 from kvfence.models.plan import PassPlan
 from kvfence.models.sampling import sample
 
@@ -38,12 +39,14 @@ class ExecutorSpec(Struct, frozen=True):
 
     Units:
         dtype: auto is bfloat16 where the CPU or GPU computes it natively, else float32. threads: 0 leaves torch's.
+        kernels: build and use those of ``kernels.c`` where there is a compiler.
     """
 
     page_size: int = 16
     dtype: str = "auto"
     device: str = "auto"
     threads: int = 0
+    kernels: bool = True
 
 
 class TransformerExecutor:
@@ -53,8 +56,10 @@ class TransformerExecutor:
         The pool belongs to whoever called ``bind``; the weights and the pass in progress are this object's.
     """
 
-    def __init__(self, model: nn.Module, facts: CheckpointFacts, page_size: int) -> None:
-        self._model, self._facts = model, facts
+    def __init__(
+        self, model: nn.Module, facts: CheckpointFacts, page_size: int, kernels: Kernels | None = None
+    ) -> None:
+        self._model, self._facts, self._kernels = model, facts, kernels
         self._device = next(model.parameters()).device
         self._probed = _probe(model, facts)
         self.layout = _layout(self._probed, page_size)
@@ -86,7 +91,7 @@ class TransformerExecutor:
         require(len(views) == len(self.layout.segments), "one view per segment")
         for view, segment in zip(views, self.layout.segments, strict=True):
             require(tuple(view.shape[1:]) == (self.layout.page_size, *segment.shape), "a view has its segment's shape")
-        self._cache = PoolCache(views, [probe.direct for probe in self._probed])
+        self._cache = PoolCache(views, [probe.direct for probe in self._probed], self._kernels)
         attach(self._model, self._cache)
 
     @torch.inference_mode()
@@ -139,9 +144,19 @@ def load_executor(path: Path, spec: ExecutorSpec) -> TransformerExecutor:
     if missing := sorted(found["missing_keys"]):
         raise ModelError(f"{path}: {len(missing)} weights are missing, {missing[0]} among them. Fetch it again.")
     model = model.eval().to(device)
-    if dtype is torch.bfloat16 and device.type == "cpu" and not has_fast_bfloat16():
+    kernels = load_kernels() if spec.kernels and device.type == "cpu" else None
+    _mend_linears(model, dtype, device, kernels)
+    return TransformerExecutor(model, facts, spec.page_size, kernels)
+
+
+def _mend_linears(model: nn.Module, dtype: torch.dtype, device: torch.device, kernels: Kernels | None) -> None:
+    """Take the quickest way this machine has to multiply by weights."""
+    if device.type != "cpu" or (dtype is torch.bfloat16 and has_fast_bfloat16()):
+        return
+    if kernels is not None and not has_wide_vectors():
+        pack_linears(model, kernels)
+    elif dtype is torch.bfloat16:
         widen_linears(model)
-    return TransformerExecutor(model, facts, spec.page_size)
 
 
 def _device(name: str) -> torch.device:

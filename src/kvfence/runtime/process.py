@@ -48,7 +48,8 @@ def load_model(begin: Begin) -> Model:
     family = read_facts(path).family
     from kvfence.models.transformer import ExecutorSpec, load_executor
 
-    spec = ExecutorSpec(settings.pool.page_size, settings.model.dtype, settings.model.device, settings.model.threads)
+    model = settings.model
+    spec = ExecutorSpec(settings.pool.page_size, model.dtype, model.device, model.threads, model.kernels)
     return Model(load_executor(path, spec), family)
 
 

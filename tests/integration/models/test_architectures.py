@@ -61,13 +61,15 @@ def test_every_supported_family_is_tested() -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_family_equals_generate(family: str, tmp_path: Path) -> None:
-    """Ragged prompts, longer than any window, give generate's greedy tokens, prefilled whole and in chunks of 4."""
+    """Ragged prompts, longer than any window, give generate's greedy tokens: whole, in chunks, without kernels."""
     model = save_tiny(tmp_path, family, FAMILIES[family])
     prompts = random_prompts([3, 9, 14, 5], COMMON["vocab_size"])
     expected = reference(model, prompts, 8)
     executor = load_executor(tmp_path, ExecutorSpec(page_size=4, dtype="float32", device="cpu"))
     assert Sequences(executor, 64).generate(prompts, 8) == expected
     assert Sequences(executor, 64, seed=1).generate(prompts, 8, chunk=4, concurrency=3) == expected
+    plain = load_executor(tmp_path, ExecutorSpec(page_size=4, dtype="float32", device="cpu", kernels=False))
+    assert Sequences(plain, 64).generate(prompts, 8, chunk=7, concurrency=3) == expected
 
 
 REFUSED_HERE = ["falcon", "bloom", "gptj", "qwen3_next", "deepseek_v32", "glm_moe_dsa", "lfm2", "mamba", "gemma3n_text"]

@@ -31,7 +31,7 @@ def test_padding_repeats_a_rows_own_page() -> None:
     """A shorter row in a group is padded with its own first page, masked, never with another row's."""
     plan = plan_of(PassRow([1], 5, [10, 11], GREEDY), PassRow([1], 9, [20, 21, 22], GREEDY))
     [group] = plan.groups
-    table, mask = group.reads(0)
+    table, mask = group.reads(0).table, group.mask(0)
     assert table.tolist() == [[10, 11, 10], [20, 21, 22]]
     assert mask.shape == (2, 1, 1, 12)
     assert mask.flatten(1).sum(1).tolist() == [6, 10]
@@ -41,7 +41,8 @@ def test_a_window_reads_only_the_pages_it_touches() -> None:
     """With a window of three tokens the table holds the last page or two, and three slots count."""
     plan = plan_of(PassRow([1], 9, [20, 21, 22], GREEDY), PassRow([1], 11, [30, 31, 32], GREEDY))
     [group] = plan.groups
-    table, mask = group.reads(3)
+    table, mask = group.reads(3).table, group.mask(3)
+    assert group.reads(3).bounds.tolist() == [[3, 6], [1, 4]]
     assert table.tolist() == [[21, 22], [32, 32]]
     assert mask.flatten(1).int().tolist() == [[0, 0, 0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 0, 0, 0, 0]]
 
