@@ -3,8 +3,8 @@
 from packaging.version import Version
 
 from kvfence.audit.deployment import Role, Stated, assemble
-from kvfence.audit.versions import at_least, release_of
 from kvfence.evidence.facts import NOT_SEEN, Known, Origin, Unknown
+from kvfence.evidence.versions import at_least, release_of
 from tests.audit.cases import source
 
 ORIGIN = Origin("here")

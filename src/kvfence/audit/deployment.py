@@ -10,8 +10,8 @@ from enum import StrEnum
 from msgspec import Struct, structs
 from packaging.version import Version
 
-from kvfence.audit.versions import release_of
 from kvfence.evidence.facts import Known, Origin, SourceFacts, TextFact, Unknown
+from kvfence.evidence.versions import release_of
 
 
 class Role(StrEnum):

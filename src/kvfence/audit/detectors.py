@@ -1,8 +1,8 @@
 """What several rules read out of one fact: whether the canary is asked for, whether a connector is NIXL's."""
 
 from kvfence.audit.deployment import Engine
-from kvfence.audit.versions import at_least
 from kvfence.evidence.facts import FlagFact, Known, Unknown
+from kvfence.evidence.versions import at_least
 
 CANARY_SINCE = "0.5.13"
 

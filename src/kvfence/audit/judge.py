@@ -7,9 +7,9 @@ from packaging.version import Version
 
 from kvfence.audit.deployment import Deployment, Engine, Role
 from kvfence.audit.rule import Check, Fix, Outcome
-from kvfence.audit.versions import at_least
 from kvfence.core.verdict import Severity, Verdict
 from kvfence.evidence.facts import Known, Origin, Unknown
+from kvfence.evidence.versions import at_least
 
 AnyFact = Known[int] | Known[float] | Known[str] | Known[bool] | Known[Version] | Unknown
 Judge = Callable[[Engine], Outcome]

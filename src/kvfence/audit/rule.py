@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct, structs
 
 from kvfence.audit.deployment import Deployment, Engine
-from kvfence.audit.versions import within
 from kvfence.core.verdict import Severity, Verdict
 from kvfence.evidence.facts import Known, Origin, SourceFacts, Unknown
+from kvfence.evidence.versions import within
 
 Value = bool | int | float | str
 

@@ -3,14 +3,163 @@
 The machinery is imported inside the commands: the help needs none of it.
 """
 
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from kvfence.cli import scope_account, scope_synth
+from kvfence.cli.exits import ExitCode
+from kvfence.cli.render import print_note, progress
+from kvfence.cli.scope_report import Forms, present
+from kvfence.core.errors import SettingsError
+from kvfence.evidence.visible import plain
+
+if TYPE_CHECKING:
+    from kvfence.scope.relation import Reading, Relation
 
 app = typer.Typer(no_args_is_help=True)
 app.registered_commands += scope_account.app.registered_commands + scope_synth.app.registered_commands
+
+EPILOGUE = """
+Examples:  kvfence scope report logs/*.jsonl.gz --pool 681280 --context 1048576
+|  kvfence scope report requests.parquet --deployments pools.toml --exclude own-tests.txt --json
+"""
 
 
 @app.callback()
 def scope() -> None:
     """Which requests were answered from pages that nobody had written for them? From request logs; sends nothing."""
+
+
+@app.command(epilog=EPILOGUE)
+def report(
+    logs: Annotated[
+        list[str],
+        typer.Argument(metavar="LOGS...", help="Files, globs, directories, - for stdin; with --backend, tables."),
+    ],
+    pool: Annotated[
+        int | None, typer.Option("--pool", min=1, help="Prefill's pool in tokens, where the history is silent.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", min=1, help="The context length, where the history is silent.")
+    ] = None,
+    decode_pool: Annotated[
+        int | None, typer.Option("--decode-pool", min=1, help="Decode's pool in tokens: bounds possible victims.")
+    ] = None,
+    window: Annotated[
+        tuple[str, str] | None, typer.Option("--window", metavar="FROM TO", help="A date as TO is included whole.")
+    ] = None,
+    deployments: Annotated[
+        list[str] | None,
+        typer.Option("--deployments", metavar="FILE", help="A pool's history (.toml), or start-up logs (LOG=REPLICA)."),
+    ] = None,
+    exclude: Annotated[
+        list[Path] | None, typer.Option("--exclude", metavar="FILE", help="Own tests and reporters, one a line.")
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map", metavar="COLUMN=FIELD", help="Say which field a column is, such as prompt_tokens=usage.prompt."
+        ),
+    ] = None,
+    time_zone: Annotated[
+        str, typer.Option("--time-zone", help="Of times that name none, such as Europe/Berlin.")
+    ] = "UTC",
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="URL", help="Run where the logs lie: a URL that ibis knows.")
+    ] = None,
+    horizon: Annotated[
+        float | None, typer.Option("--horizon", min=1.0, help="Seconds back in which pages may have been read.")
+    ] = None,
+    prefill_rate: Annotated[
+        float | None, typer.Option("--prefill-rate", min=1.0, help="Tokens a second that prefill can do at most.")
+    ] = None,
+    memory: Annotated[str, typer.Option("--memory", help="What the query engine may take.")] = "2500MB",
+    spill: Annotated[
+        Path | None, typer.Option("--spill", help="Folder for what does not fit; removed afterwards.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="Leave later requests out, as if it were then.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report as JSON there.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every request not clear.")] = None,
+    names: Annotated[bool, typer.Option("--names", help="Accounts and ids as they are, not as pseudonyms.")] = False,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="The pseudonyms' key; made if absent.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Say which requests were affected. Exit 1: some were, or likely; 3: some cannot be told; 0: none."""
+    from kvfence.scope.relate import Request, relate
+    from kvfence.scope.store import open_store
+
+    request = Request(
+        logs=tuple(logs),
+        pool=pool,
+        context=context,
+        decode_pool=decode_pool,
+        window=_window(window),
+        deployments=tuple(deployments or ()),
+        exclude=tuple(exclude or ()),
+        maps=tuple(maps or ()),
+        zone=time_zone,
+        backend=backend,
+        horizon_s=horizon,
+        prefill_rate=prefill_rate,
+        as_of=None if as_of is None else _moment(as_of, "--as-of")[0],
+    )
+    with progress("scope") as shown, open_store(shown, memory, spill) as store:
+        relation = relate(store, request)
+        for reading in relation.readings:
+            _show_reading(reading)
+        code = _exit_code(relation)
+        present(relation, Forms(names, key, out, html, csv, json, request.as_of))
+    raise typer.Exit(code)
+
+
+def _window(given: tuple[str, str] | None) -> tuple[datetime | None, datetime | None]:
+    if given is None:
+        return None, None
+    start, _end = _moment(given[0], "--window")
+    _start, end = _moment(given[1], "--window")
+    if start >= end:
+        raise SettingsError([f"--window {given[0]} {given[1]}: it ends before it begins"])
+    return start, end
+
+
+def _moment(text: str, option: str) -> tuple[datetime, datetime]:
+    """Read a time; give it and where it ends: a date is a whole day."""
+    from datetime import UTC, timedelta
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError([f"{option} {text}: write 2026-08-27 or 2026-08-27T10:00:00Z"]) from error
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return moment, moment + timedelta(days=1) if len(text) == len("2026-08-27") else moment
+
+
+def _exit_code(relation: "Relation") -> ExitCode:
+    if relation.counts["AFFECTED"] or relation.counts["LIKELY"]:
+        return ExitCode.FOUND
+    unread = any(each.kind in _UNREAD for reading in relation.readings for each in reading.troubles)
+    return ExitCode.COULD_NOT_TELL if relation.counts["UNKNOWN"] or unread else ExitCode.NOTHING_FOUND
+
+
+_UNREAD = {"cannot_be_read", "broken_off", "no_column"}
+
+
+def _show_reading(reading: "Reading") -> None:
+    packed = f", {reading.compression}" if reading.compression else ""
+    print_note(f"{plain(reading.source)}: {reading.format}{packed}, {reading.rows:,} requests")
+    chosen = ", ".join(f"{each.column} = {plain(each.field)} ({each.how})" for each in reading.choices)
+    print_note(f"  columns: {chosen or 'none'}")
+    if reading.missing:
+        print_note(f"  not logged: {', '.join(reading.missing)}")
+    for each in reading.troubles:
+        where = f", first at {each.first:,}" if each.first is not None else ""
+        print_note(f"  {each.count:,} {plain(each.text)}{where}")

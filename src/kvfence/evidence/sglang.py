@@ -12,6 +12,8 @@ from kvfence.evidence.starts import settle_starts
 ENGINE = "sglang"
 INPUT_MARGIN = 6
 """``max_req_input_len`` is min(context, pool) - 1 - 5. Source: tp_worker, 0.4.3 to 0.5.23."""
+REFUSAL_RETIRED_IN = "0.5.20"
+"""The first release that retires a refused request before it is handed to decode. Source: sgl-project/sglang#36988."""
 
 ARGUMENTS: dict[str, Argument] = {
     "model_path": Argument("model"),

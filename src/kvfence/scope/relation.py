@@ -33,7 +33,8 @@ REASONS = {
     "with 200",
     # LIKELY
     "over_engine_limit": "not over the pool, but of a length that this engine itself refuses; answered with 200",
-    "one_token_long_body": "one prompt token was counted beside a body of many: the placeholder's mark",
+    "one_token_long_body": "one prompt token was counted beside a body, or another log's count, of many: the "
+    "placeholder's mark",
     "ttft_below_prefill": "no length was logged; by its body it is over the pool, and the first token came "
     "sooner than its prefill could take",
     # POSSIBLE_VICTIM
@@ -44,7 +45,7 @@ REASONS = {
     "excluded_likely": "on the list of exclusions; would be LIKELY",
     "excluded_victim": "on the list of exclusions; would be POSSIBLE_VICTIM",
     "excluded_unknown": "on the list of exclusions; would be UNKNOWN",
-    # UNKNOWN
+    # UNKNOWN: never counted as clear
     "no_length": "no prompt length was logged, and the body does not decide",
     "absurd_length": "the logged prompt length is nought, negative or beyond any context",
     "one_token_no_body": "one prompt token was counted and no body size was logged",
@@ -59,7 +60,7 @@ REASONS = {
     # CLEAR
     "fits": "fits the pool that served it",
     "body_fits": "no length was logged, and its body is too small to be over the pool",
-    "refused": "over the pool and refused",
+    "refused": "refused, or failed without an answer",
     "outside_window": "over the pool, outside the window",
     "fixed_release": "over the pool, on a release without the defect",
     "single_node": "over the pool of a single node, where the engine refuses rightly",

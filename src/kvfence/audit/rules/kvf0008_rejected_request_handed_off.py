@@ -23,6 +23,7 @@ References:
 from kvfence.audit.judge import disaggregated, fixed_in
 from kvfence.audit.rule import EngineRange, Rule
 from kvfence.core.verdict import Severity
+from kvfence.evidence.sglang import REFUSAL_RETIRED_IN
 
 _DEFECT = "a refused request is sent to decode as a one-token placeholder, and decode answers from pages nobody wrote"
 
@@ -32,5 +33,5 @@ RULE = Rule(
     severity=Severity.CRITICAL,
     engines=(EngineRange("sglang"),),
     since="0.1.0",
-    check=disaggregated(fixed_in("0.5.20", _DEFECT)),
+    check=disaggregated(fixed_in(REFUSAL_RETIRED_IN, _DEFECT)),
 )

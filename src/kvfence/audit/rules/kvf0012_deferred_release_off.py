@@ -21,9 +21,9 @@ References:
 from kvfence.audit.deployment import Engine
 from kvfence.audit.judge import disaggregated, failed, passed, undecided, upgrade
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
-from kvfence.audit.versions import within
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Known, Unknown
+from kvfence.evidence.versions import within
 
 VARIABLE = "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"
 

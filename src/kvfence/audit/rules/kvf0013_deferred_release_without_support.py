@@ -19,9 +19,9 @@ References:
 from kvfence.audit.deployment import Engine
 from kvfence.audit.judge import disaggregated, failed, passed, undecided, upgrade
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
-from kvfence.audit.versions import at_least
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
+from kvfence.evidence.versions import at_least
 
 SUPPORTED = frozenset({"mooncake", "mooncake_tcp", "nixl"})
 UNSUPPORTED = frozenset({"ascend", "fake"})

@@ -21,9 +21,9 @@ References:
 from kvfence.audit.deployment import Engine
 from kvfence.audit.judge import disaggregated, failed, not_applicable, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule, Value
-from kvfence.audit.versions import at_least
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Known, Unknown
+from kvfence.evidence.versions import at_least
 
 VARIABLE = "SGLANG_MOONCAKE_MAX_TRANSFER_BATCH_INDICES"
 PROPOSED = 64

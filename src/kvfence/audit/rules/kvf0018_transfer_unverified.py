@@ -20,9 +20,9 @@ References:
 from kvfence.audit.deployment import Engine
 from kvfence.audit.judge import disaggregated, failed, passed, undecided
 from kvfence.audit.rule import EngineRange, Fix, Outcome, Rule
-from kvfence.audit.versions import at_least
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Known, Unknown
+from kvfence.evidence.versions import at_least
 
 _FLAG = "--disaggregation-enable-kv-checksum"
 

@@ -23,9 +23,9 @@ from kvfence.audit.deployment import Engine
 from kvfence.audit.detectors import uses_nixl
 from kvfence.audit.judge import disaggregated, failed, not_applicable, undecided
 from kvfence.audit.rule import Alert, EngineRange, Fix, Outcome, Rule
-from kvfence.audit.versions import within
 from kvfence.core.verdict import Severity
 from kvfence.evidence.facts import Unknown
+from kvfence.evidence.versions import within
 
 _SETTING = '"kv_connector_extra_config": {"kv_lease_duration": 300}'
 

@@ -1,0 +1,270 @@
+"""Gives each request its class and the reason, by the interval of the history that served it.
+
+Works on the candidates alone, in the local DuckDB: whatever is plainly clear never comes here. The order of reasons in
+``_reason`` is the order of the argument. Not for: which rows are one request (``merging.py``), whose pages could have
+been read (``victims.py``).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import ibis
+from msgspec import Struct, structs
+
+from kvfence.scope.history import first_refused, vulnerable_of
+from kvfence.scope.relation import CLASS_OF_REASON, Class, History, Interval
+from kvfence.scope.store import Store
+from kvfence.scope.survey import BODY_SLACK, LONG_BODY_BYTES, was_refused
+from kvfence.scope.values import Value
+
+FROM_WORST = tuple(Class)
+RELEASES_MAX = 1000
+_INTERVAL_SCHEMA = {
+    "interval": "int64",
+    "of_model": "string",
+    "of_replica": "string",
+    "of_worker": "string",
+    "from_time": "timestamp(6)",
+    "to_time": "timestamp(6)",
+    "pool_tokens": "int64",
+    "decode_pool": "int64",
+    "context_tokens": "int64",
+    "first_refused": "int64",
+    "said_release": "string",
+    "single": "boolean",
+    "of_release": "boolean",
+    "score": "int64",
+}
+
+
+class Judgement(Struct, frozen=True):
+    """By what requests are judged.
+
+    Units: pool, context: tokens, used where the history is silent. window: [from, to), UTC.
+        bytes_per_token, tokens_per_s: of this log, from requests whose length was logged; None: not enough of them.
+    """
+
+    history: History
+    pool: int | None = None
+    context: int | None = None
+    window: tuple[datetime | None, datetime | None] = (None, None)
+    bytes_per_token: float | None = None
+    tokens_per_s: float | None = None
+
+
+def intervals_of(judgement: Judgement) -> tuple[Interval, ...]:
+    """Give the history's intervals, with ``--pool`` and ``--context`` where they are silent."""
+    return tuple(
+        structs.replace(
+            each,
+            pool=judgement.pool if each.pool is None else each.pool,
+            context=judgement.context if each.context is None else each.context,
+        )
+        for each in judgement.history.intervals
+    )
+
+
+def classify(store: Store, requests: Any, judgement: Judgement) -> Any:
+    """Give a local table of the requests with pool, context, vulnerable, reason and class."""
+    numbered = store.keep("numbered", requests.mutate(n=ibis.row_number()))
+    matched = _matched(store, numbered, judgement)
+    judged = matched.mutate(reason=_reason(matched, judgement))
+    judged = _agreed(judged)
+    judged = judged.mutate(**{"class": class_of(judged["reason"])})
+    return store.keep("judged", judged, "judging")
+
+
+def class_of(reason: Value) -> Value:
+    """Give the class of a reason."""
+    pairs = [(reason == code, str(found)) for code, found in CLASS_OF_REASON.items()]
+    return ibis.cases(*pairs, else_=str(Class.UNKNOWN))
+
+
+def rank_of(found: Value) -> Value:
+    """Give a class's place from the worst, 0, to CLEAR."""
+    return ibis.cases(*((found == str(each), place) for place, each in enumerate(FROM_WORST)), else_=len(FROM_WORST))
+
+
+# ---- the interval that served it
+
+
+def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
+    """Join each request with the intervals that fit it best; several only where they name equally much of its place."""
+    table = _interval_table(store, intervals_of(judgement))
+    place = [
+        table[f"of_{name}"].isnull() | requests[name].isnull() | (table[f"of_{name}"] == requests[name])
+        for name in ("model", "replica", "worker")
+    ]
+    started = requests["started"]
+    time = [
+        table["from_time"].isnull() | started.isnull() | (started >= table["from_time"]),
+        table["to_time"].isnull() | started.isnull() | (started < table["to_time"]),
+    ]
+    joined = requests.left_join(table, [*place, *time])
+    best = joined["score"].max().over(ibis.window(group_by="n"))
+    joined = joined.mutate(best=best)
+    joined = joined.filter(joined["score"].isnull() | (joined["score"] == joined["best"]))
+    return joined.mutate(
+        pool_tokens=ibis.coalesce(joined["pool_tokens"], _or_null(judgement.pool)),
+        context_tokens=ibis.coalesce(joined["context_tokens"], _or_null(judgement.context)),
+        first_refused=ibis.coalesce(
+            joined["first_refused"], _or_null(None if judgement.pool is None else judgement.pool + 1)
+        ),
+        single=joined["single"].fill_null(False),
+        vulnerable=_vulnerable(joined, judgement),
+        release=ibis.coalesce(joined["said_release"], joined["release"]),
+        restarted=joined["from_time"],
+    ).drop("said_release", "of_release", "best", "score", "of_model", "of_replica", "of_worker", "from_time", "to_time")
+
+
+def _interval_table(store: Store, intervals: Sequence[Interval]) -> Any:
+    rows = [
+        {
+            "interval": number,
+            "of_model": each.model,
+            "of_replica": each.replica,
+            "of_worker": worker,
+            "from_time": each.start,
+            "to_time": each.end,
+            "pool_tokens": each.pool,
+            "decode_pool": each.decode_pool,
+            "context_tokens": each.context,
+            "first_refused": first_refused(each),
+            "said_release": each.release,
+            "single": each.single,
+            "of_release": each.vulnerable,
+            "score": 4 * (worker is not None) + 2 * (each.replica is not None) + (each.model is not None),
+        }
+        for number, each in enumerate(intervals)
+        for worker in each.workers or (None,)
+    ]
+    return store.hold("intervals", rows, _INTERVAL_SCHEMA)
+
+
+def _vulnerable(joined: Any, judgement: Judgement) -> Value:
+    """Tell whether a request's release has the defect: as the history says, else, with a history, as its row does."""
+    if not judgement.history.given:
+        return ibis.literal(True)
+    releases = joined.select("release").distinct().to_pyarrow()["release"].to_pylist()
+    named = sorted(name for name in releases if name is not None)[:RELEASES_MAX]
+    pairs = [(joined["release"] == name, ibis.literal(vulnerable_of(name, None), "boolean")) for name in named]
+    own = ibis.cases(*pairs, else_=True) if pairs else ibis.literal(True)
+    silent = joined["interval"].isnull() | (joined["said_release"].isnull() & joined["of_release"])
+    return ibis.ifelse(silent.fill_null(False), own, joined["of_release"])
+
+
+def _or_null(number: int | None) -> Value:
+    return ibis.null("int64") if number is None else ibis.literal(number, "int64")
+
+
+# ---- the reason
+
+
+def _reason(rows: Any, judgement: Judgement) -> Value:
+    """Say why a request is in its class. Above, it is clear whatever else holds; below, it may be affected."""
+    tokens, body, pool = rows["tokens"], rows["body_bytes"], rows["pool_tokens"]
+    unsaid = tokens.isnull()
+    one = tokens == 1
+    beside_many = (body >= LONG_BODY_BYTES) | (rows["most_tokens"] > 1)
+    over = tokens > pool
+    small_body = unsaid & (body + BODY_SLACK < rows["first_refused"])
+    fits = (tokens >= 2) & (tokens < rows["first_refused"])
+    return _first(
+        [
+            (fits | (one & body.notnull() & ~beside_many), "fits"),
+            (small_body, "body_fits"),
+            (was_refused(rows), "refused"),
+            (_outside(rows["started"], judgement.window), "outside_window"),
+            (rows["single"], "single_node"),
+            (~rows["vulnerable"], "fixed_release"),
+            # From here on it may be affected.
+            (pool.isnull(), "no_pool"),
+            (unsaid & rows["absurd"], "absurd_length"),
+            (unsaid & ~_too_soon(rows, judgement), "no_length"),
+            (one & ~beside_many.fill_null(False), "one_token_no_body"),
+            (_needs_time(rows, judgement), "no_time"),
+            (rows["status"].isnull(), "no_status"),
+            (rows["status"] != 200, "ended_early"),
+            (tokens > rows["context_tokens"], "over_context"),
+            (tokens > rows["decode_pool"], "over_decode_pool"),
+            (rows["vulnerable"].isnull(), "release_unknown"),
+            (one, "one_token_long_body"),
+            (unsaid, "ttft_below_prefill"),
+            (over, "over_pool"),
+        ],
+        "over_engine_limit",
+    )
+
+
+def _first(cases: Sequence[tuple[Value, str]], otherwise: str) -> Value:
+    """Give the first case that is true; what is null is not."""
+    return ibis.cases(*((condition.fill_null(False), reason) for condition, reason in cases), else_=otherwise)
+
+
+def _outside(started: Value, window: tuple[datetime | None, datetime | None]) -> Value:
+    outside: Value = ibis.literal(False)
+    if window[0] is not None:
+        outside = outside | (started < window[0])
+    if window[1] is not None:
+        outside = outside | (started >= window[1])
+    return outside
+
+
+def _needs_time(rows: Any, judgement: Judgement) -> Value:
+    """Tell whether a request has no time although the window or the history turns on it."""
+    bounded = any(judgement.window) or any(each.start or each.end for each in judgement.history.intervals)
+    return rows["started"].isnull() if bounded else ibis.literal(False)
+
+
+def _too_soon(rows: Any, judgement: Judgement) -> Value:
+    """Tell whether a body is over the pool and its first token came sooner than prefilling the pool takes."""
+    if judgement.bytes_per_token is None or judgement.tokens_per_s is None:
+        return ibis.literal(False)
+    over = rows["body_bytes"] > rows["pool_tokens"] * judgement.bytes_per_token
+    needed_ms = rows["pool_tokens"] / judgement.tokens_per_s * 1000
+    return (over & (rows["ttft_ms"] >= 0) & (rows["ttft_ms"] < needed_ms)).fill_null(False)
+
+
+def _agreed(judged: Any) -> Any:
+    """Leave one row a request: where several intervals fit and do not agree, it is UNKNOWN."""
+    clear = judged["reason"].isin([code for code, found in CLASS_OF_REASON.items() if found is Class.CLEAR])
+    same = ibis.window(group_by="n")
+    judged = judged.mutate(
+        least=judged["reason"].min().over(same),
+        most=judged["reason"].max().over(same),
+        all_clear=clear.cast("int64").min().over(same),
+        place=ibis.row_number().over(ibis.window(group_by="n", order_by=[judged["pool_tokens"], judged["interval"]])),
+    )
+    judged = judged.filter(judged["place"] == 0)
+    agreed = (judged["least"] == judged["most"]) | (judged["all_clear"] == 1)
+    return judged.mutate(reason=ibis.ifelse(agreed, judged["reason"], "history_disagrees")).drop(
+        "least", "most", "all_clear", "place"
+    )
+
+
+# ---- rates of this log
+
+
+def rates(requests: Any, floor: int) -> tuple[float | None, float | None]:
+    """Give bytes a token (the most of ordinary requests) and prefilled tokens a second (the best), of this log.
+
+    Only requests that fit every pool are looked at; with fewer than twenty of them: None.
+    """
+    fits = requests.filter((requests["tokens"] >= 1000) & (requests["tokens"] < floor))
+    has_body, has_time = fits["body_bytes"] > 0, fits["ttft_ms"] > 0
+    row = (
+        fits.aggregate(
+            bodies=has_body.sum(),
+            bytes=(fits["body_bytes"] / fits["tokens"]).quantile(0.95, where=has_body),
+            times=has_time.sum(),
+            speed=(fits["tokens"] / fits["ttft_ms"] * 1000).quantile(0.99, where=has_time),
+        )
+        .to_pyarrow()
+        .to_pylist()[0]
+    )
+    enough = 20
+    return (
+        row["bytes"] if (row["bodies"] or 0) >= enough else None,
+        row["speed"] if (row["times"] or 0) >= enough else None,
+    )

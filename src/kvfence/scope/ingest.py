@@ -1,0 +1,133 @@
+"""Opens request logs of any known form and gives one table of requests, with what was found in each file.
+
+Parquet is read where it lies; text is staged (``staging.py``). What cannot be read is counted in the file's
+``Reading``. Not for: classes (``classes.py``), tables of a warehouse (``warehouse.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ibis
+from msgspec import Struct
+
+from kvfence.core.errors import EvidenceError
+from kvfence.evidence.sources import expand
+from kvfence.scope import formats
+from kvfence.scope.columns import Field, Pick, pick
+from kvfence.scope.relation import REQUEST_COLUMNS, Reading
+from kvfence.scope.staging import GOOD, Plan, Staged, cannot_be_read, head_of, quoted, stage_text, with_picks
+from kvfence.scope.store import Store
+from kvfence.scope.values import Reader, Value, typed
+
+
+class Sources(Struct):
+    """The requests of all files as one ibis table (``REQUEST_COLUMNS``, bad, source_file, source_line)."""
+
+    table: Any
+    readings: dict[str, Reading]
+    parquet: tuple[str, ...] = ()
+
+
+def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
+    """Read all files that the specs name.
+
+    Raises:
+        EvidenceError: a file is not there, or none could be read.
+    """
+    names = list(dict.fromkeys(name for spec in specs for name in expand(spec)))
+    store.size = sum(Path(name).stat().st_size for name in names if Path(name).exists())
+    staged, parquet = [], {}
+    done = 0
+    for name in names:
+        store.report("reading", done, max(store.size, 2))
+        done += Path(name).stat().st_size if Path(name).exists() else 0
+        if head_of(name).startswith(b"PAR1"):
+            parquet[name] = _parquet(store, name, plan)
+        else:
+            staged.append(stage_text(store, name, plan))
+    tables = [_staged_table(store, each) for each in staged if each.path is not None]
+    tables += _parquet_tables(store, {name: each for name, each in parquet.items() if each.picks}, plan.zone)
+    readings = {each.reading.source: each.reading for each in (*staged, *parquet.values())}
+    if not tables:
+        said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
+        raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
+    table = ibis.union(*tables) if len(tables) > 1 else tables[0]
+    return Sources(table, readings, tuple(name for name, each in parquet.items() if each.picks))
+
+
+# ---- Parquet
+
+
+def _parquet(store: Store, name: str, plan: Plan) -> Staged:
+    size = Path(name).stat().st_size
+    try:
+        table = store.ibis.sql(f"SELECT * FROM read_parquet({quoted(name)})")
+        rows = store.run(f"SELECT sum(num_rows) FROM parquet_file_metadata({quoted(name)})")[0][0]
+        fields = fields_of_table(table)
+    except (duckdb.Error, ibis.common.exceptions.IbisError) as error:
+        return Staged(Reading(name, formats.PARQUET, bytes=size, troubles=(cannot_be_read(error),)), None)
+    picks = tuple(pick(fields, plan.maps))
+    reading = with_picks(Reading(name, formats.PARQUET, rows=rows, lines=rows, bytes=size), picks)
+    return Staged(reading, None, picks)
+
+
+def fields_of_table(table: Any) -> list[Field]:
+    """Give a typed table's fields; of numbers some values too, from which a span's unit is told."""
+    leaves: dict[tuple[str, ...], Value] = {}
+
+    def enter(value: Value, path: tuple[str, ...]) -> None:
+        dtype = value.type()
+        if dtype.is_struct() and len(path) < formats.DEPTH_MAX:
+            for name in dtype.names:
+                enter(value[name], (*path, name))
+        elif not dtype.is_array():
+            leaves[path] = value
+
+    for name in table.columns:
+        enter(table[name], (name,))
+    numbers = {path: value for path, value in leaves.items() if value.type().is_floating()}
+    samples: dict[tuple[str, ...], tuple[str, ...]] = {}
+    if numbers:
+        chosen = table.select(**{f"f{index}": value for index, value in enumerate(numbers.values())}).head(200)
+        columns = chosen.to_pyarrow().to_pydict()
+        for index, path in enumerate(numbers):
+            samples[path] = tuple(str(each) for each in columns[f"f{index}"] if each is not None)
+    return [Field(path, samples.get(path, ())) for path in leaves]
+
+
+def _parquet_tables(store: Store, found: Mapping[str, Staged], zone: str) -> list[Any]:
+    """Give a table for each group of files that are read alike."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, each in found.items():
+        schema = store.ibis.sql(f"SELECT * FROM read_parquet({quoted(name)})").schema()
+        groups.setdefault((tuple(schema.items()), each.picks), []).append(name)
+    tables = []
+    for (_schema, picks), names in groups.items():
+        listed = ", ".join(quoted(name) for name in names)
+        raw = store.ibis.sql(f"SELECT * FROM read_parquet([{listed}], filename='_file', file_row_number=true)")
+        tables.append(typed_table(raw, picks, Reader(zone), (raw["_file"], raw["file_row_number"] + 1)))
+    return tables
+
+
+def typed_table(raw: Any, picks: Sequence[Pick], reader: Reader, place: tuple[Value, Value]) -> Any:
+    """Give a source's rows as requests; place: their file and line."""
+    file, line = place
+    columns = typed(picks, lambda each: _at(raw, each.path), reader)
+    return raw.select(**columns, source_file=file, source_line=line.cast("int64"))
+
+
+def _at(raw: Any, path: tuple[str, ...]) -> Value:
+    value = raw[path[0]]
+    for name in path[1:]:
+        value = value[name]
+    return value
+
+
+def _staged_table(store: Store, staged: Staged) -> Any:
+    raw = store.ibis.sql(f"SELECT * FROM read_parquet({quoted(str(staged.path))}, file_row_number=true)")
+    raw = raw.filter(raw["kind"] == GOOD)
+    line = raw["line"] if staged.has_lines else raw["file_row_number"] + staged.offset
+    columns = {name: raw[name] for name in (*REQUEST_COLUMNS, "bad")}
+    return raw.select(**columns, source_file=ibis.literal(staged.reading.source), source_line=line.cast("int64"))

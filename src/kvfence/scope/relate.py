@@ -1,0 +1,226 @@
+"""From logs to classes: reads, surveys, judges, looks for possible victims, and adds everything up.
+
+Read next: ``relation.py`` (what comes out), ``survey.py`` (all rows), ``classes.py`` (the few that matter).
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ibis
+from msgspec import Struct, structs
+
+from kvfence.core.errors import EvidenceError, SettingsError
+from kvfence.scope import tally, victims
+from kvfence.scope.classes import Judgement, classify, intervals_of, rates
+from kvfence.scope.columns import parse_maps
+from kvfence.scope.exclusions import Exclusions, load_exclusions
+from kvfence.scope.history import first_refused, load_history
+from kvfence.scope.ingest import Sources, ingest
+from kvfence.scope.merging import merged, prepared
+from kvfence.scope.relation import Class, Reading, Relation
+from kvfence.scope.staging import Plan
+from kvfence.scope.store import Store
+from kvfence.scope.survey import LONG_ROWS_MAX, Bounds, Survey, candidates, plain_reason, survey
+from kvfence.scope.victims import Reach, Window
+from kvfence.scope.warehouse import open_tables
+
+EXACT_ROWS_MAX = 20_000_000
+"""Up to so many rows are compared with each other for duplicates; above, only those that are not plainly clear."""
+
+
+class Request(Struct, frozen=True):
+    """What a report is asked for.
+
+    Units: pool, context, decode_pool: tokens. window: [from, to) in UTC. horizon_s: seconds. as_of: later requests are
+        left out, as if it were then. prefill_rate: tokens a second, where the log cannot show it.
+    """
+
+    logs: tuple[str, ...]
+    pool: int | None = None
+    context: int | None = None
+    decode_pool: int | None = None
+    window: tuple[datetime | None, datetime | None] = (None, None)
+    deployments: tuple[str, ...] = ()
+    exclude: tuple[Path, ...] = ()
+    maps: tuple[str, ...] = ()
+    zone: str = "UTC"
+    backend: str | None = None
+    horizon_s: float | None = None
+    prefill_rate: float | None = None
+    as_of: datetime | None = None
+
+
+def relate(store: Store, request: Request) -> Relation:
+    """Give every request's class, and all that a report needs besides.
+
+    Raises:
+        EvidenceError: logs or history cannot be read, or hold nothing.
+        SettingsError: neither --pool nor a history's pool was given, or an option is wrong.
+    """
+    history = load_history(request.deployments)
+    exclusions = load_exclusions(request.exclude)
+    judgement = Judgement(history, request.pool, request.context, request.window)
+    floor = _floor(judgement)
+    sources = _open(store, request)
+    source = sources.table
+    now = request.as_of or datetime.now(UTC).replace(tzinfo=None)
+    if request.as_of is not None:
+        source = source.filter(source["started"].isnull() | (source["started"] <= request.as_of))
+    bounds = Bounds(floor, max(floor // 2, 2), now)
+    seen = survey(store, source, bounds)
+    if seen.rows == 0:
+        raise EvidenceError(f"no request is in {', '.join(request.logs[:5])}")
+    if seen.long_rows > LONG_ROWS_MAX:
+        bounds = structs.replace(bounds, long=floor)
+    work = _Work(store, source, bounds, seen)
+    return _relation(work, judgement, request, (exclusions, sources))
+
+
+class _Work(Struct, frozen=True):
+    store: Store
+    source: Any
+    bounds: Bounds
+    seen: Survey
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether the rows lie in files, so that they can be joined with local tables."""
+        found: bool = self.source._find_backend(use_default=True) is self.store.ibis
+        return found
+
+    @property
+    def is_exact(self) -> bool:
+        """Tell whether all rows are compared with each other."""
+        return self.is_local and self.seen.rows <= EXACT_ROWS_MAX
+
+
+def _open(store: Store, request: Request) -> Sources:
+    maps = parse_maps(request.maps)
+    if request.backend is not None:
+        return open_tables(request.backend, request.logs, maps)
+    year = request.window[0].year if request.window[0] is not None else None
+    return ingest(store, request.logs, Plan(maps, request.zone, year))
+
+
+def _floor(judgement: Judgement) -> int:
+    """Give the least length that any pool refuses."""
+    sizes = [size for each in intervals_of(judgement) if (size := first_refused(each)) is not None]
+    if judgement.pool is not None:
+        sizes.append(judgement.pool + 1)
+    if not sizes:
+        raise SettingsError(["say which pool served the requests: --pool TOKENS, or --deployments FILE"])
+    return min(sizes)
+
+
+def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[Exclusions, Sources]) -> Relation:
+    exclusions, sources = given
+    store, bounds, seen = work.store, work.bounds, work.seen
+    rows = _with_twins(work) if work.is_exact else candidates(store, work.source, bounds, seen.lost)
+    taken = tally.by_reason(rows.select(reason=plain_reason(rows, bounds)))
+    ready = prepared(store, rows)
+    bytes_per_token, speed = rates(ready, bounds.floor)
+    judgement = structs.replace(judgement, bytes_per_token=bytes_per_token, tokens_per_s=request.prefill_rate or speed)
+    judged = tally.excluded(store, classify(store, ready, judgement), exclusions)
+    kept, duplicates = merged(store, judged)
+    one_each = store.keep("one_each", kept)
+    classified, less, windows = _victims(work, one_each, Reach(request.horizon_s, request.decode_pool), exclusions)
+    reasons = tally.by_reason(classified)
+    if work.is_exact:
+        same = tally.plain_duplicates(store, work.source, rows, bounds)
+        less["fits"] = less.get("fits", 0) + same
+        duplicates = structs.replace(duplicates, same=duplicates.same + same)
+    tally.add_plain(reasons, seen, taken, less)
+    moved = tally.move_uncovered(store, reasons, judgement, bounds)
+    baseline = (classified["class"] != str(Class.CLEAR)) | (classified["prompt_tokens"] >= bounds.long)
+    return Relation(
+        classified=store.keep("classified", classified.filter(baseline.fill_null(False))),
+        places=seen.places,
+        accounts=seen.accounts,
+        lengths=seen.lengths,
+        counts=tally.by_class(reasons),
+        reasons=reasons,
+        readings=_readings(sources.readings, seen),
+        history=judgement.history,
+        duplicates=structs.replace(duplicates, exact=work.is_exact),
+        long_tokens=bounds.long,
+        window=(request.window[0] or seen.first, request.window[1] or seen.last),
+        window_given=any(request.window),
+        pool=request.pool,
+        context=request.context,
+        assumptions=tuple(assumptions(judgement, request, windows, (work.is_exact, moved))),
+        read_windows=tuple((each.place, each.start, each.end, each.request_id) for each in windows),
+    )
+
+
+def _with_twins(work: _Work) -> Any:
+    """Take out candidates with the plainly clear rows that bear the id of one of them: halves and retries."""
+    store, source = work.store, work.source
+    rows = candidates(store, source, work.bounds, work.seen.lost)
+    ids = (
+        rows.filter(plain_reason(rows, work.bounds).isnull() & rows["request_id"].notnull())
+        .select("request_id")
+        .distinct()
+    )
+    if ids.count().to_pyarrow().as_py() == 0:
+        return rows
+    short = source["prompt_tokens"].between(2, work.bounds.long - 1).fill_null(False)
+    plain = source.filter((short | (source["prompt_tokens"] == 1) | source["prompt_tokens"].isnull()).fill_null(True))
+    plain = plain.filter(plain_reason(plain, work.bounds).notnull())
+    twins = store.keep("twins", plain.semi_join(ids, "request_id"), "looking for other rows of the same requests")
+    return store.keep("with_twins", ibis.union(rows, twins.select(*rows.columns)))
+
+
+def _victims(
+    work: _Work, one_each: Any, reach: Reach, exclusions: Exclusions
+) -> tuple[Any, dict[str, int], list[Window]]:
+    """Give the requests with possible victims, how many plainly clear rows became some, and the windows."""
+    windows = victims.windows_of(one_each, reach)
+    if not windows:
+        return tally.shaped(one_each.mutate(victim_of=ibis.literal(0))), {}, []
+    found, windows = victims.find_victims(work.store, work.source, work.seen.places, windows)
+    classified, new = tally.with_victims(work.store, one_each, found)
+    less = tally.by_reason(new.select(reason=plain_reason(new, work.bounds)))
+    would_be = classified.mutate(**{"class": classified["would_be"]})
+    again = would_be.filter(would_be["would_be"] == str(Class.POSSIBLE_VICTIM))
+    rest = classified.filter((classified["would_be"] != str(Class.POSSIBLE_VICTIM)).fill_null(True))
+    marked = tally.excluded(work.store, again, exclusions)
+    return work.store.keep("all_classes", ibis.union(tally.shaped(rest), tally.shaped(marked))), less, windows
+
+
+def _readings(readings: dict[str, Reading], seen: Survey) -> tuple[Reading, ...]:
+    """Give each source's reading with what its rows were found to hold."""
+    return tuple(
+        structs.replace(each, troubles=(*each.troubles, *seen.troubles.get(name, ())))
+        for name, each in readings.items()
+    )
+
+
+def assumptions(
+    judgement: Judgement, request: Request, windows: Sequence[Window], counted: tuple[bool, int]
+) -> Iterator[str]:
+    """Say, in plain sentences, what the classes rest on."""
+    is_exact, uncovered = counted
+    yield from judgement.history.notes
+    if not any(request.window):
+        yield "no window was given: it is the whole log"
+    if not judgement.history.given and request.context is None:
+        yield "no context was given (--context): no prompt counts as longer than it"
+    if any(each.margin for each in judgement.history.intervals):
+        yield "SGLang refuses from min(context, pool) - 6 tokens on: from there to the pool an answer is LIKELY"
+    else:
+        yield "a prompt of the pool's size fits; where the history names SGLang, its limit is taken 6 tokens lower"
+    if not is_exact:
+        yield "duplicates were looked for among requests that are not plainly clear alone: there are too many rows"
+    if uncovered:
+        yield f"{uncovered:,} short requests are UNKNOWN: neither the history nor --pool says which pool served them"
+    if judgement.bytes_per_token is None or judgement.tokens_per_s is None:
+        yield "too few long requests have length, body size and TTFT: requests without a length are not LIKELY by TTFT"
+    if windows:
+        known = [each for each in windows if each.tokens]
+        yield (
+            f"possible victims finished on the same decode worker, else replica, else model: for {len(known)} of "
+            f"{len(windows)} answers within the last turnover of decode's pool (pages re-used in the order in which "
+            "they were freed), for the others within a time (--horizon)"
+        )

@@ -1,0 +1,266 @@
+"""Text logs are read once, into Parquet of our own: typed columns, the kind of each line, its number.
+
+Plain files go straight through DuckDB. What is packed, or what DuckDB cannot read, is first copied line by line, so
+that damage costs the damaged lines alone and is counted. Read ``formats.py`` first.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ibis
+from msgspec import Struct, structs
+
+from kvfence.evidence.sources import UNREAD, Opened, open_source
+from kvfence.scope import formats
+from kvfence.scope.columns import Field, Pick, pick
+from kvfence.scope.formats import Damage
+from kvfence.scope.relation import REQUEST_COLUMNS, Choice, Reading, Trouble
+from kvfence.scope.store import Store
+from kvfence.scope.values import Reader, Value, typed
+
+GOOD, BLANK, BROKEN = 0, 1, 2
+HEAD_BYTES = 1 << 20
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_TROUBLES = {
+    "not_json": "lines that are no JSON object",
+    "line_too_long": "lines too long to be read",
+    "not_utf8": "lines with bytes that are no UTF-8, read with those replaced",
+    "control_bytes": "lines with control bytes, read with those replaced",
+    "not_a_row": "rows that do not fit the header",
+    "broken_off": f"the file {UNREAD}",
+    "not_an_access_line": "lines that are no access log's",
+    "request_line_unreadable": "request lines whose engine's part could not be read",
+    "span_of_something_else": "spans of something else than generative AI",
+    "cannot_be_read": "the file cannot be read",
+    "no_column": "no column of a request was found",
+}
+
+
+class Plan(Struct, frozen=True):
+    """How logs are read. maps: ``--map``; year: of times that name none."""
+
+    maps: Mapping[str, tuple[str, ...]] = {}
+    zone: str = "UTC"
+    year: int | None = None
+
+
+class Staged(Struct, frozen=True):
+    """A source that was opened. path: its staged rows, None where there are none, or where they lie in Parquet already.
+
+    offset: from a row's place in the staged file to its line. has_lines: the rows carry their lines themselves.
+    """
+
+    reading: Reading
+    path: Path | None
+    picks: tuple[Pick, ...] = ()
+    offset: int = 1
+    has_lines: bool = False
+
+
+def head_of(name: str) -> bytes:
+    """Give a file's first bytes; none of standard input."""
+    if name == "-":
+        return b""
+    with open(name, "rb") as file:
+        return file.read(8)
+
+
+def stage_text(store: Store, name: str, plan: Plan) -> Staged:
+    """Stage one text file; where it cannot be read at all its reading says so."""
+    opened = open_source(name)
+    try:
+        return _text_opened(store, opened, plan)
+    except (duckdb.Error, OSError) as error:
+        return Staged(Reading(name, "text", troubles=(cannot_be_read(error),)), None)
+    finally:
+        opened.close()
+
+
+def _text_opened(store: Store, opened: Opened, plan: Plan) -> Staged:
+    name, damage = opened.name, Damage()
+    head = opened.stream.peek(HEAD_BYTES)[:HEAD_BYTES] if name == "-" else _decoded_head(name)  # type: ignore[attr-defined]
+    kind = formats.detect(head)
+    shown = kind
+    magic = head_of(name)
+    packed = next((said for sign, said in _MAGIC.items() if magic.startswith(sign)), "")
+    source, is_own = Path(name), False
+    if kind in formats.TO_JSON_LINES:
+        source, is_own = store.new_file("jsonl"), True
+        with source.open("wb") as out:
+            shown = formats.to_json_lines(kind, opened, out, damage, plan.year or _year_of(name))
+        kind = formats.JSON_LINES
+    elif packed or name == "-":
+        source, is_own = _mended(store, opened, damage), True
+    reading = Reading(name, shown, packed, bytes=Path(name).stat().st_size if name != "-" else None)
+    staged = _stage_or_mend(store, (source, is_own), kind, (opened, damage), (reading, plan))
+    if is_own:
+        source.unlink(missing_ok=True)
+    return _with_damage(staged, damage, opened)
+
+
+def _decoded_head(name: str) -> bytes:
+    opened = open_source(name)
+    try:
+        return next((block.data[:HEAD_BYTES] for block in opened.blocks()), b"")
+    finally:
+        opened.close()
+
+
+def _mended(store: Store, opened: Opened, damage: Damage) -> Path:
+    path = store.new_file("text")
+    with path.open("wb") as out:
+        formats.mend(opened, out, damage)
+    return path
+
+
+def _stage_or_mend(
+    store: Store, where: tuple[Path, bool], kind: str, raw: tuple[Opened, Damage], said: tuple[Reading, Plan]
+) -> Staged:
+    """Stage a text; where DuckDB cannot read it as it is, line by line from a copy in which every line can be read."""
+    source, is_own = where
+    try:
+        return _stage(store, source, kind, *said)
+    except duckdb.Error:
+        if is_own:
+            raise
+        mended = _mended(store, *raw)
+        try:
+            return _stage(store, mended, kind, *said)
+        finally:
+            mended.unlink(missing_ok=True)
+
+
+def _stage(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
+    if kind == formats.CSV:
+        return _stage_csv(store, source, reading, plan)
+    if kind == formats.JSON_DOCUMENT:
+        lines = f"SELECT json::VARCHAR AS line FROM read_json_objects({quoted(source)}, format='auto')"
+    else:
+        lines = (
+            f"SELECT line FROM read_csv({quoted(source)}, delim=chr(1), quote='', escape='', header=false, "
+            f"auto_detect=false, columns={{'line': 'VARCHAR'}}, strict_mode=false, new_line='\\n', "
+            f"max_line_size={formats.LINE_BYTES_MAX + 16}, buffer_size={2 * formats.LINE_BYTES_MAX + 64})"
+        )
+    fields = formats.fields_of_json(iter(_sample_lines(store, source, kind, lines)))
+    picks = tuple(pick(fields, plan.maps))
+    has_lines = any(field.path == ("_line",) for field in fields)
+    paths = [each.path for each in picks] + ([("_line",)] if has_lines else [])
+    listed = ", ".join(quoted(_json_path(path)) for path in paths) or "'$'"
+    statement = (
+        f"SELECT CASE WHEN line IS NULL OR trim(line) = '' THEN {BLANK} "
+        f"WHEN x IS NULL OR NOT starts_with(ltrim(line), '{{') THEN {BROKEN} ELSE {GOOD} END AS kind, "
+        + "".join(f"x[{index + 1}] AS f{index}, " for index in range(len(paths)))
+        + f"FROM (SELECT line, TRY(json_extract_string(line, [{listed}])) AS x FROM ({lines}))"
+    )
+    raw = store.ibis.sql(statement)
+    line = raw[f"f{len(picks)}"].try_cast("int64") if has_lines else ibis.null("int64")
+    return _write_staged(store, raw, (picks, raw["kind"], line), reading, plan)
+
+
+def _sample_lines(store: Store, source: Path, kind: str, lines: str) -> list[str]:
+    """Give some lines from the beginning, the middle and the end of a text."""
+    if kind == formats.JSON_DOCUMENT:
+        return [row[0] for row in store.run(f"SELECT line FROM ({lines}) LIMIT 500")]
+    size = source.stat().st_size
+    found: list[str] = []
+    with source.open("rb") as file:
+        for start in sorted({0, size // 2, max(0, size - HEAD_BYTES // 4)}):
+            file.seek(start)
+            pieces = file.read(HEAD_BYTES if start == 0 else HEAD_BYTES // 4).split(b"\n")
+            found += [piece.decode("utf-8", "replace") for piece in pieces[1 if start else 0 : 1000]]
+    return found
+
+
+def _json_path(path: tuple[str, ...]) -> str:
+    return "$" + "".join(f'."{name}"' for name in path)
+
+
+def _stage_csv(store: Store, source: Path, reading: Reading, plan: Plan) -> Staged:
+    options = "all_varchar=true, header=true, ignore_errors=true, sample_size=2000, strict_mode=false"
+    fields = [Field((name,)) for name in store.ibis.sql(f"SELECT * FROM read_csv({quoted(source)}, {options})").columns]
+    sample = store.run(f"SELECT * FROM read_csv({quoted(source)}, {options}) LIMIT 200")
+    fields = [
+        structs.replace(field, samples=tuple(str(row[index])[:64] for row in sample if row[index] is not None))
+        for index, field in enumerate(fields)
+    ]
+    picks = tuple(pick(fields, plan.maps))
+    table = "rejects_" + store.new_file("csv").stem
+    chosen = ", ".join(f"{_name(each.path[0])} AS f{index}" for index, each in enumerate(picks)) or "1"
+    raw = store.ibis.sql(
+        f"SELECT 0 AS kind, {chosen} "
+        f"FROM read_csv({quoted(source)}, {options}, store_rejects=true, rejects_limit=0, "
+        f"rejects_table='{table}_errors', rejects_scan='{table}_scans')"
+    )
+    staged = _write_staged(store, raw, (picks, raw["kind"], ibis.null("int64")), reading, plan)
+    rejected = store.run(f"SELECT count(DISTINCT line), min(line) FROM {table}_errors")[0]
+    if not rejected[0]:
+        return structs.replace(staged, offset=2)
+    trouble = Trouble("not_a_row", rejected[0], _TROUBLES["not_a_row"], rejected[1])
+    found = structs.replace(staged.reading, troubles=(*staged.reading.troubles, trouble))
+    return structs.replace(staged, reading=found, offset=2)
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _write_staged(
+    store: Store, raw: Any, what: tuple[tuple[Pick, ...], Value, Value], reading: Reading, plan: Plan
+) -> Staged:
+    picks, kind, line = what
+    numbers = {each: index for index, each in enumerate(picks)}
+    columns = typed(picks, lambda each: raw[f"f{numbers[each]}"], Reader(plan.zone))
+    expression = raw.select(**columns, kind=kind.cast("int8"), line=line)
+    path = store.new_file("parquet")
+    statement = (
+        f"COPY ({ibis.to_sql(expression, dialect='duckdb')}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
+    )
+    store.run(statement, f"reading {reading.source}")
+    counts = store.run(
+        f"SELECT count(*), count(*) FILTER (kind = {GOOD}), count(*) FILTER (kind = {BROKEN}) FROM "
+        f"read_parquet({quoted(path)})"
+    )[0]
+    broken = store.run(
+        f"SELECT min(file_row_number) + 1 FROM read_parquet({quoted(path)}, file_row_number=true) WHERE kind = {BROKEN}"
+    )[0][0]
+    troubles = (Trouble("not_json", counts[2], _TROUBLES["not_json"], broken),) if counts[2] else ()
+    found = structs.replace(reading, rows=counts[1], lines=counts[0], troubles=(*reading.troubles, *troubles))
+    return Staged(
+        with_picks(found, picks), path, picks, has_lines=not isinstance(line.op(), ibis.expr.operations.Literal)
+    )
+
+
+def quoted(text: str | Path) -> str:
+    """Write a text as a literal of SQL."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def _year_of(name: str) -> int:
+    return datetime.fromtimestamp(Path(name).stat().st_mtime, UTC).year if name != "-" else datetime.now(UTC).year
+
+
+def cannot_be_read(error: Exception) -> Trouble:
+    """Say that a file cannot be read, and of which kind the error is; its text may quote the file."""
+    return Trouble("cannot_be_read", 1, f"{_TROUBLES['cannot_be_read']} ({type(error).__name__})")
+
+
+def with_picks(reading: Reading, picks: Sequence[Pick]) -> Reading:
+    """Give a reading with the fields that were chosen, and what is missing."""
+    choices = tuple(Choice(each.column, each.shown, each.how) for each in picks)
+    missing = tuple(column for column in REQUEST_COLUMNS if column not in {each.column for each in picks})
+    troubles = reading.troubles
+    if not picks:
+        troubles = (*troubles, Trouble("no_column", 1, _TROUBLES["no_column"] + "; name one by --map COLUMN=FIELD"))
+    return structs.replace(reading, choices=choices, missing=missing, troubles=troubles)
+
+
+def _with_damage(staged: Staged, damage: Damage, opened: Opened) -> Staged:
+    found = [
+        Trouble(kind, count, _TROUBLES.get(kind, kind), damage.first.get(kind)) for kind, count in damage.counts.items()
+    ]
+    found += [Trouble("broken_off", 1, problem) for problem in dict.fromkeys(opened.problems)]
+    reading = structs.replace(staged.reading, troubles=(*staged.reading.troubles, *found))
+    return structs.replace(staged, reading=reading)

@@ -1,0 +1,230 @@
+"""Fields become columns: numbers, times in UTC and statuses, with a bit set for every value that could not be read.
+
+Written once, as ibis expressions: on files they run in DuckDB, with ``--backend`` where the logs lie. Not for: which
+field is which column (``columns.py``), or whether a value is believed (``survey.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ibis
+from msgspec import Struct
+
+from kvfence.core.errors import SettingsError
+from kvfence.scope.columns import KINDS, Pick, plain_name
+from kvfence.scope.relation import REQUEST_COLUMNS
+
+BAD_BITS = {
+    "prompt_tokens": 1,
+    "completion_tokens": 2,
+    "status": 4,
+    "ttft_ms": 8,
+    "duration_ms": 16,
+    "body_bytes": 32,
+    "started": 64,
+}
+"""Bits of the column ``bad``: something stood there that is no value of the column's kind."""
+NO_ZONE_BIT = 128
+"""Bit of the column ``bad``: the time was read without a zone."""
+
+_OK_WORDS = ("success", "succeeded", "ok", "completed", "complete", "finished", "stop", "length", "status_code_ok")
+_FAILED_WORDS = ("failure", "failed", "error", "refused", "rejected", "status_code_error")
+_BROKEN_WORDS = ("cancelled", "canceled", "aborted", "abort", "timeout", "disconnected")
+_EPOCH_STEPS = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0))
+"""Below so much a number is of seconds, milliseconds, microseconds, else nanoseconds; and its factor to the third."""
+_US_MAX = 4e15
+"""Microseconds until about 2096; a later time is none that a log can hold."""
+
+Value = Any
+"""An ibis expression: ibis gives its types by the value's type, which is not known before the log is seen."""
+
+
+@ibis.udf.scalar.builtin(name="timezone", signature=(("string", "timestamp(6)"), "timestamp('UTC')"))  # type: ignore[untyped-decorator]
+def _in_zone(zone: Value, local: Value) -> Value: ...
+
+
+@ibis.udf.scalar.builtin(name="sha256", signature=(("string",), "string"))  # type: ignore[untyped-decorator]
+def _sha256(text: Value) -> Value: ...
+
+
+class Reader(Struct, frozen=True):
+    """How values are read. zone: of times that name none. can_try: the backend has a cast that gives null."""
+
+    zone: str = "UTC"
+    can_try: bool = True
+    is_duckdb: bool = True
+
+
+def typed(picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader) -> dict[str, Value]:
+    """Give the columns of ``REQUEST_COLUMNS`` and ``bad`` as expressions over a source's fields."""
+    read: dict[str, list[tuple[Value, Value]]] = {column: [] for column in KINDS}
+    no_zone: list[Value] = []
+    for each in picks:
+        value, bad = _read(each, get(each), reader, no_zone)
+        read[each.column].append((value, bad))
+    values = {column: _coalesced([value for value, _bad in pairs]) for column, pairs in read.items()}
+    columns = {
+        name: ibis.null(dtype) if values.get(name) is None else values[name] for name, dtype in REQUEST_COLUMNS.items()
+    }
+    _work_out(columns, values)
+    columns["bad"] = _bad(read, values, no_zone)
+    return {name: value.cast(REQUEST_COLUMNS.get(name, "int64")) for name, value in columns.items()}
+
+
+def _coalesced(values: Sequence[Value]) -> Value:
+    """Give the first value that is there; None where no field stands for the column."""
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else ibis.coalesce(*values)
+
+
+def _work_out(columns: dict[str, Value], values: Mapping[str, Value]) -> None:
+    """Work out what was not logged: the start from the end, spans from times."""
+    ended, first, started = values["ended"], values["first_token"], values["started"]
+    if ended is not None and values["duration_ms"] is not None:
+        back = (values["duration_ms"] * 1000).cast("int64").as_interval("us")
+        columns["started"] = ended - back if started is None else ibis.coalesce(started, ended - back)
+    if started is None:
+        return
+    for column, later in (("duration_ms", ended), ("ttft_ms", first)):
+        if later is not None:
+            span = later.delta(started, unit="millisecond").cast("float64")
+            own = values[column]
+            columns[column] = span if own is None else ibis.coalesce(own, span)
+
+
+def _bad(
+    read: Mapping[str, Sequence[tuple[Value, Value | None]]],
+    values: Mapping[str, Value],
+    no_zone: Sequence[Value],
+) -> Value:
+    """Set a column's bit where none of its fields gave a value and one of them held something else."""
+    total: Value = ibis.literal(0, "int64")
+    for column, bit in BAD_BITS.items():
+        flags = [bad for _value, bad in read[column] if bad is not None]
+        if flags:
+            held = flags[0]
+            for flag in flags[1:]:
+                held = held | flag
+            total = total + (held & values[column].isnull()).cast("int64") * bit
+    if no_zone:
+        total = total + ibis.coalesce(*no_zone, False).cast("int64") * NO_ZONE_BIT
+    return total
+
+
+def _read(pick: Pick, field: Value, reader: Reader, no_zone: list[Value]) -> tuple[Value, Value | None]:
+    kind = KINDS[pick.column]
+    if kind == "text":
+        return _text(pick, field), None
+    if kind == "time":
+        return _time(field, reader, no_zone)
+    if kind == "status":
+        return _status(field, reader)
+    number = _number(field, reader)
+    if kind == "span":
+        value = number.cast("float64") * pick.scale if pick.scale != 1.0 else number.cast("float64")
+    else:
+        value = _whole(number, reader)
+    dtype = field.type()
+    sure = dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer()
+    return value, None if sure else _held(field) & value.isnull()
+
+
+def _text(pick: Pick, field: Value) -> Value:
+    text = field if field.type().is_string() else field.cast("string")
+    if pick.column == "account" and plain_name(pick.path[-1]).endswith("api_key"):
+        # A key is never shown; its digest still tells accounts apart.
+        return ibis.ifelse(text.startswith("sk-"), "key-" + _sha256(text)[:16], text)
+    return text
+
+
+def _held(field: Value) -> Value:
+    """Tell whether a field holds something: empty strings and the dash of access logs are nothing."""
+    dtype = field.type()
+    return ~field.isin(["", "-", "null", "None"]) & field.notnull() if dtype.is_string() else field.notnull()
+
+
+def _number(field: Value, reader: Reader) -> Value:
+    """Read a number; what is none, is not finite or does not fit is null."""
+    dtype = field.type()
+    if dtype.is_floating():
+        return ibis.ifelse(field.isnan() | field.isinf(), ibis.null("float64"), field)
+    if dtype.is_string():
+        number = field.try_cast("float64") if reader.can_try else field.cast("float64")
+        return ibis.ifelse(number.isnan() | number.isinf(), ibis.null("float64"), number) if reader.can_try else number
+    return field if dtype.is_numeric() else ibis.null("float64")
+
+
+def _whole(number: Value, reader: Reader) -> Value:
+    dtype = number.type()
+    if dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
+        return number.cast("int64")
+    fits = number.between(-9e18, 9e18)
+    return ibis.ifelse(fits, number, ibis.null(dtype)).cast("int64") if reader.can_try else number.cast("int64")
+
+
+def _status(field: Value, reader: Reader) -> tuple[Value, Value | None]:
+    if not field.type().is_string():
+        return _whole(_number(field, reader), reader), None
+    word = field.lower()
+    value = ibis.cases(
+        (word.isin(_OK_WORDS), 200),
+        (word.isin(_FAILED_WORDS), 500),
+        (word.isin(_BROKEN_WORDS), 499),
+        else_=_whole(_number(field, reader), reader),
+    )
+    return value, _held(field) & value.isnull()
+
+
+def _time(field: Value, reader: Reader, no_zone: list[Value]) -> tuple[Value, Value | None]:
+    dtype = field.type()
+    if dtype.is_timestamp():
+        if dtype.timezone is None:
+            no_zone.append(field.notnull())
+            return _from_zone(field.cast("timestamp(6)"), reader), None
+        return field.cast("timestamp('UTC')").cast("timestamp(6)"), None
+    if dtype.is_date():
+        return field.cast("timestamp(6)"), None
+    if dtype.is_numeric():
+        value = _epoch(_number(field, reader).cast("float64"))
+        return value, _held(field) & value.isnull()
+    if not dtype.is_string():
+        return ibis.null("timestamp(6)"), field.notnull()
+    value = _time_of_text(field, reader, no_zone)
+    return value, _held(field) & value.isnull()
+
+
+def _time_of_text(field: Value, reader: Reader, no_zone: list[Value]) -> Value:
+    if not reader.can_try:
+        return field.cast("timestamp(6)")
+    text = field.replace(",", ".")
+    zoned = text.try_cast("timestamp('UTC')").cast("timestamp(6)")
+    tail = text.right(6)
+    names_zone = text.endswith("Z") | text.endswith("z") | text.endswith("UTC") | tail.re_search("[+-][0-9:]+$")
+    epoch = _epoch(text.try_cast("float64"))
+    is_text_time = zoned.notnull()
+    naive = is_text_time & ~names_zone
+    no_zone.append(ibis.ifelse(naive, True, ibis.null("boolean")))
+    shifted = ibis.ifelse(naive, _from_zone(zoned, reader), zoned) if reader.zone != "UTC" else zoned
+    return ibis.coalesce(_plausible(shifted), epoch)
+
+
+def _plausible(time: Value) -> Value:
+    """Leave out times that only a cast can make: infinity, the year 99999."""
+    return ibis.ifelse(time < ibis.timestamp("2097-01-01"), time, ibis.null("timestamp(6)"))
+
+
+def _from_zone(local: Value, reader: Reader) -> Value:
+    if reader.zone == "UTC":
+        return local
+    if not reader.is_duckdb:
+        raise SettingsError(["--time-zone works on files; in a warehouse store times with their zone"])
+    return _in_zone(ibis.literal(reader.zone), local).cast("timestamp(6)")
+
+
+def _epoch(number: Value) -> Value:
+    """Read seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size."""
+    us = ibis.cases(*((number < limit, number * factor) for limit, factor in _EPOCH_STEPS), else_=number / 1000)
+    sane = (number > 0) & (us < _US_MAX)
+    since = ibis.ifelse(sane, us, ibis.null("float64")).cast("int64").as_interval("us")
+    return (ibis.timestamp("1970-01-01") + since).cast("timestamp(6)")
