@@ -33,64 +33,61 @@ def scope() -> None:
     """Which requests were answered from pages that nobody had written for them? From request logs; sends nothing."""
 
 
+Logs = Annotated[
+    list[str], typer.Argument(metavar="LOGS...", help="Files, globs, directories, - for stdin; with --backend, tables.")
+]
+Pool = Annotated[int | None, typer.Option(min=1, help="Prefill's pool in tokens, where the history is silent.")]
+Context = Annotated[int | None, typer.Option(min=1, help="The context length, where the history is silent.")]
+DecodePool = Annotated[int | None, typer.Option(min=1, help="Decode's pool in tokens: bounds possible victims.")]
+Window = Annotated[
+    tuple[str, str] | None, typer.Option(metavar="FROM TO", help="Times in UTC; a date as TO is included whole.")
+]
+Deployments = Annotated[
+    list[str] | None, typer.Option(metavar="FILE", help="A pool's history (.toml), or start-up logs (LOG=REPLICA).")
+]
+Exclude = Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Own tests and reporters, one a line.")]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="COLUMN=FIELD", help="Which field a column is, such as prompt_tokens=usage.prompt."),
+]
+TimeZone = Annotated[str, typer.Option(help="Of times that name none, such as Europe/Berlin.")]
+Backend = Annotated[str | None, typer.Option(metavar="URL", help="Run where the logs lie: a URL that ibis knows.")]
+Horizon = Annotated[float | None, typer.Option(min=1.0, help="Seconds back in which pages may have been read.")]
+PrefillRate = Annotated[float | None, typer.Option(min=1.0, help="Tokens a second that prefill can do at most.")]
+Memory = Annotated[str, typer.Option(help="What the query engine may take.")]
+Spill = Annotated[Path | None, typer.Option(help="Folder for what does not fit; removed afterwards.")]
+AsOf = Annotated[str | None, typer.Option(metavar="TIME", help="Leave later requests out, as if it were then.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")]
+Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every request that is not clear.")]
+Names = Annotated[bool, typer.Option("--names", help="Accounts and ids as they are, not as pseudonyms.")]
+Key = Annotated[Path | None, typer.Option(metavar="FILE", help="The pseudonyms' key; made where there is none.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
 @app.command(epilog=EPILOGUE)
 def report(
-    logs: Annotated[
-        list[str],
-        typer.Argument(metavar="LOGS...", help="Files, globs, directories, - for stdin; with --backend, tables."),
-    ],
-    pool: Annotated[
-        int | None, typer.Option("--pool", min=1, help="Prefill's pool in tokens, where the history is silent.")
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option("--context", min=1, help="The context length, where the history is silent.")
-    ] = None,
-    decode_pool: Annotated[
-        int | None, typer.Option("--decode-pool", min=1, help="Decode's pool in tokens: bounds possible victims.")
-    ] = None,
-    window: Annotated[
-        tuple[str, str] | None, typer.Option("--window", metavar="FROM TO", help="A date as TO is included whole.")
-    ] = None,
-    deployments: Annotated[
-        list[str] | None,
-        typer.Option("--deployments", metavar="FILE", help="A pool's history (.toml), or start-up logs (LOG=REPLICA)."),
-    ] = None,
-    exclude: Annotated[
-        list[Path] | None, typer.Option("--exclude", metavar="FILE", help="Own tests and reporters, one a line.")
-    ] = None,
-    maps: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map", metavar="COLUMN=FIELD", help="Say which field a column is, such as prompt_tokens=usage.prompt."
-        ),
-    ] = None,
-    time_zone: Annotated[
-        str, typer.Option("--time-zone", help="Of times that name none, such as Europe/Berlin.")
-    ] = "UTC",
-    backend: Annotated[
-        str | None, typer.Option("--backend", metavar="URL", help="Run where the logs lie: a URL that ibis knows.")
-    ] = None,
-    horizon: Annotated[
-        float | None, typer.Option("--horizon", min=1.0, help="Seconds back in which pages may have been read.")
-    ] = None,
-    prefill_rate: Annotated[
-        float | None, typer.Option("--prefill-rate", min=1.0, help="Tokens a second that prefill can do at most.")
-    ] = None,
-    memory: Annotated[str, typer.Option("--memory", help="What the query engine may take.")] = "2500MB",
-    spill: Annotated[
-        Path | None, typer.Option("--spill", help="Folder for what does not fit; removed afterwards.")
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Leave later requests out, as if it were then.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the report as JSON there.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report as a page.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every request not clear.")] = None,
-    names: Annotated[bool, typer.Option("--names", help="Accounts and ids as they are, not as pseudonyms.")] = False,
-    key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="The pseudonyms' key; made if absent.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    logs: Logs,
+    pool: Pool = None,
+    context: Context = None,
+    decode_pool: DecodePool = None,
+    window: Window = None,
+    deployments: Deployments = None,
+    exclude: Exclude = None,
+    maps: Maps = None,
+    time_zone: TimeZone = "UTC",
+    backend: Backend = None,
+    horizon: Horizon = None,
+    prefill_rate: PrefillRate = None,
+    memory: Memory = "2500MB",
+    spill: Spill = None,
+    as_of: AsOf = None,
+    out: Out = None,
+    html: Html = None,
+    csv: Csv = None,
+    names: Names = False,
+    key: Key = None,
+    json: Json = False,
 ) -> None:
     """Say which requests were affected. Exit 1: some were, or likely; 3: some cannot be told; 0: none."""
     from kvfence.scope.relate import Request, relate
