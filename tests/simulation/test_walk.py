@@ -25,6 +25,15 @@ def test_no_property_breaks_and_each_sometimes_is_reached() -> None:
     assert campaign.num_steps > 100 * SEEDS
 
 
+def test_two_workers_of_each_role_break_nothing_either() -> None:
+    """Attempts go to any pair, writers die while others write on; without quarantine that is found."""
+    seeds = range(24)
+    campaign = run(seeds, Rules.all(), num_workers=2)
+    assert campaign.broken == {}
+    assert {"adopted", "fenced-by-exit", "fenced-by-session", "worker-lost", "silence-told"} <= set(campaign.reached)
+    assert run(seeds, Rules.without("quarantine-on-revoke"), num_workers=2).broken
+
+
 @pytest.mark.parametrize("fence", FENCES)
 def test_without_faults_every_request_that_fits_gets_all_its_tokens(fence: Fence) -> None:
     """Nothing goes wrong, so nobody waits for ever, is preempted into an end, or meets a deadline."""

@@ -40,8 +40,11 @@ def draw_faults(rng: Random, faults: Faults) -> Faults:
     return replace(Faults(), **kept)
 
 
-def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING) -> World:
-    """Build the world of one seed: transport, requests, prefix re-use and faults are drawn from it alone."""
+def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING, num_workers: int = 1) -> World:
+    """Build the world of one seed: transport, requests, prefix re-use and faults are drawn from it alone.
+
+    ``num_workers``: of each role.
+    """
     rng = Random(seed)
     fence = FENCES[seed % len(FENCES)]
     requests = draw_requests(rng, NUM_REQUESTS, CAPACITY.context_tokens)
@@ -51,16 +54,17 @@ def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING) -> World:
         requests = draw_families(rng, (*requests, *draw_requests(rng, NUM_REQUESTS // 2, CAPACITY.context_tokens, "s")))
         drawn = draw_faults(rng, drawn)
     capacity = WIDE if reuse else CAPACITY
-    return World(Setup(rules, capacity, fence, drawn, seed, prefix_reuse=reuse), requests)
+    setup = Setup(rules, capacity, fence, drawn, seed, prefix_reuse=reuse)
+    return World(replace(setup, num_prefill=num_workers, num_decode=num_workers), requests)
 
 
-def run(seeds: Iterable[int], rules: Rules, faults: Faults = EVERYTHING) -> Campaign:
+def run(seeds: Iterable[int], rules: Rules, faults: Faults = EVERYTHING, num_workers: int = 1) -> Campaign:
     """Run every seed to rest."""
     broken: dict[str, tuple[int, ...]] = {}
     reached: dict[str, int] = {}
     num_runs = num_steps = 0
     for seed in seeds:
-        world = world_of(seed, rules, faults).run()
+        world = world_of(seed, rules, faults, num_workers).run()
         num_runs += 1
         num_steps += world.num_steps
         for name in world.broken:

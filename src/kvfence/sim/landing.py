@@ -22,13 +22,13 @@ class Landing:
         self.changed_sources: list[str] = []
         self.closed_sessions: set[str] = set()
 
-    def actions(self, decode: Decode) -> Iterator[Action]:
+    def actions(self, target_of: Callable[[PageWrite], Decode]) -> Iterator[Action]:
         """Give every write's next part."""
         self.around.writes = [write for write in self.around.writes if not write.ended]
         for write in self.around.writes:
-            self._draw_faults(write, decode)
+            self._draw_faults(write, target_of(write))
             if not write.stalled:
-                yield Action("land", lambda w=write: self.land(w, decode))  # type: ignore[misc]
+                yield Action("land", lambda w=write: self.land(w, target_of(w)))  # type: ignore[misc]
 
     def _draw_faults(self, write: PageWrite, decode: Decode) -> None:
         rng, faults = self.around.rng, self.around.setup.faults

@@ -39,21 +39,23 @@ class Mishaps:
             yield Action("lose", lambda: _ignore(network.take(self._any(len(network.flights)))))
             yield Action("duplicate", self._repeat)
             yield Action("confuse", self._confuse)
-        for (attempt, batch), writes in list(self.cluster.prefill.batches.items()):
+        posted = [(prefill, *each) for prefill in self.cluster.prefills for each in prefill.batches.items()]
+        for prefill, (attempt, batch), writes in posted:
             if not all(write.ended for write in writes) and self.setup.fence is not Fence.AT_RECEIPT:
-                run = lambda a=attempt, b=batch: self.cluster.prefill.give_up_batch(a, b)  # noqa: E731
+                run = lambda p=prefill, a=attempt, b=batch: p.give_up_batch(a, b)  # noqa: E731
                 yield Action("stall", run)
 
     def _repeat(self) -> None:
         network = self.cluster.network
         self.cluster.deliver(network.take(self._any(len(network.flights)), keep=True))
-        if self.cluster.decode.tokens:
-            self.cluster.deliver_token(keep=True)
+        decode = next((decode for decode in self.cluster.decodes if decode.tokens), None)
+        if decode is not None:
+            self.cluster.deliver_token(decode, keep=True)
 
     def _confuse(self) -> None:
         """A completion is taken for that of another open attempt."""
         flight = next((f for f in self.cluster.network.flights if isinstance(f.envelope.message, Sent)), None)
-        handoffs = self.cluster.decode.loop.node.handoffs.values()
+        handoffs = (h for decode in self.cluster.decodes for h in decode.loop.node.handoffs.values())
         others = [h.attempt for h in handoffs if h.phase is DecodePhase.GRANTED]
         if flight is not None and others:
             attempt = others[self._any(len(others))]
@@ -70,19 +72,22 @@ class Mishaps:
 
     def _process_faults(self) -> Iterator[Action]:
         cluster = self.cluster
-        workers = (cluster.prefill, cluster.decode)
+        workers = cluster.workers
         yield Action("silence", lambda: cluster.fall_silent(workers[self._any(len(workers))]))
         if self._num_deaths >= DEATHS_MAX:
             return
-        if held := list(cluster.prefill.loop.node.pool.held.values()):
+        prefill = cluster.prefills[cluster.any_of(cluster.prefills)]
+        if held := list(prefill.loop.node.pool.held.values()):
             most = max(len(entry.holders) for entry in held)
             pages = [page for entry in held if len(entry.holders) == most for page in entry.lot.pages]
-            yield Action("spoil", lambda: cluster.prefill.spoil(pages[self._any(len(pages))]))
-        yield Action("kill_prefill", lambda: self._dies(lambda: cluster.kill_prefill(reaped=not self._late())))
-        yield Action("kill_decode", lambda: self._dies(cluster.kill_decode))
+            yield Action("spoil", lambda: prefill.spoil(pages[self._any(len(pages))]))
+        kill_prefill = lambda: cluster.kill_prefill(cluster.any_of(cluster.prefills), reaped=not self._late())  # noqa: E731
+        yield Action("kill_prefill", lambda: self._dies(kill_prefill))
+        yield Action("kill_decode", lambda: self._dies(lambda: cluster.kill_decode(cluster.any_of(cluster.decodes))))
         yield Action("kill_gateway", lambda: self._dies(cluster.kill_gateway))
         if self.setup.fence is Fence.NEW_SESSION:
-            yield Action("rebuild_session", lambda: self._dies(cluster.rebuild_session))
+            rebuild = lambda: cluster.rebuild_session(cluster.any_of(cluster.decodes))  # noqa: E731
+            yield Action("rebuild_session", lambda: self._dies(rebuild))
 
     def _late(self) -> bool:
         return self.setup.faults.reap_late and self._any(2) == 0

@@ -1,6 +1,6 @@
 """Messages between addresses: lost, repeated, reordered, or delivered to a successor.
 
-An address is a role, as a port is: what was sent to a process that died reaches the one that took its place.
+An address is a worker's place, as a port is: what was sent to a process that died reaches the one that took its place.
 """
 
 from msgspec import Struct

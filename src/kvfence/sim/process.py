@@ -54,6 +54,8 @@ class Setup(Struct, frozen=True):
     concurrency: int = 4
     rewrites: tuple[Rewrite, ...] = ()
     engine_pages: int | None = None
+    num_prefill: int = 1
+    num_decode: int = 1
     prefix_reuse: bool = False
     checked: bool = True
 

@@ -11,7 +11,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from kvfence.core.ids import RequestId
+from kvfence.core.ids import Incarnation, RequestId
 from kvfence.driver.loop import Stepper
 from kvfence.protocol import properties
 from kvfence.protocol.admission import fits
@@ -65,7 +65,7 @@ class World:
         self.num_steps = 0
         self._requests: dict[RequestId, SimRequest] = {}
         self._stepper = stepper
-        self._agreed: dict[str, Node] = {}
+        self._agreed: dict[Incarnation, Node] = {}
         self._weights: dict[str, float] = {}
         for request in requests:
             self.add(request)
@@ -95,13 +95,13 @@ class World:
     @property
     def disagreements(self) -> list[int]:
         """Pages of which a ledger and its node say different things."""
-        for process in (self.cluster.prefill, self.cluster.decode):
+        for process in self.cluster.workers:
             node = process.loop.node
-            if self._agreed.get(process.role) is not node:  # pages move only in steps
+            if self._agreed.get(process.incarnation) is not node:  # pages move only in steps
                 found = process.pages.disagreements(properties.held_lots(node))
                 if found:
                     return found
-                self._agreed[process.role] = node
+                self._agreed[process.incarnation] = node
         return []
 
     @property
@@ -127,7 +127,7 @@ class World:
     def pictures(self, request: RequestId) -> list[tuple[PagePicture, ...]]:
         """Give what the pages granted to a request held: at the grant, and once more at adoption."""
         attempts = [a for a, asked in self.around.asked.items() if asked.id == request]
-        return list(chain.from_iterable(self.cluster.decode.pictures.get(a, []) for a in attempts))
+        return list(chain.from_iterable(d.pictures.get(a, []) for a in attempts for d in self.cluster.decodes))
 
     # ---- running ----
 
@@ -189,15 +189,16 @@ class World:
         cluster = self.cluster
         for number in range(min(WINDOW, len(cluster.network.flights))):
             yield Action("deliver", lambda n=number: cluster.deliver(cluster.network.take(n)))  # type: ignore[misc]
-        if cluster.decode.tokens:
-            yield Action("token", cluster.deliver_token)
+        for decode in cluster.decodes:
+            if decode.tokens:
+                yield Action("token", lambda d=decode: cluster.deliver_token(d))  # type: ignore[misc]
         if not cluster.start_is_fenced:
             yield Action("fence-start", cluster.fence_start)
         elif self.waiting and len(cluster.gateway.open) < self.setup.concurrency:
             yield Action("submit", self._submit)
         if cluster.gateway.leaving:
             yield Action("leave", lambda: cluster.gateway.leave(cluster.gateway.leaving.pop(0)))
-        yield from cluster.landing.actions(cluster.decode)
+        yield from cluster.landing.actions(cluster.target_of)
         for process in cluster.processes:
             yield from process.actions()
         if cluster.dying:
@@ -240,18 +241,21 @@ class World:
         """Do what a supervisor does about writers that hang and pages that only a fence returns."""
         cluster = self.cluster
         hanging = any(write.stalled for write in self.around.writes)
-        if hanging or cluster.decode.loop.node.pool.quarantined:
+        if hanging or any(decode.loop.node.pool.quarantined for decode in cluster.decodes):
             if self.setup.fence is Fence.NEW_SESSION:
-                for attempt, batch in list(cluster.prefill.batches):
-                    cluster.prefill.give_up_batch(attempt, batch)
-                cluster.rebuild_session()
+                for prefill in cluster.prefills:
+                    for attempt, batch in list(prefill.batches):
+                        prefill.give_up_batch(attempt, batch)
+                for number in range(len(cluster.decodes)):
+                    cluster.rebuild_session(number)
             else:
-                cluster.kill_prefill(reaped=True)
+                for number in range(len(cluster.prefills)):
+                    cluster.kill_prefill(number, reaped=True)
             return True
-        if cluster.prefill.needs_rebuild:
-            cluster.prefill.rebuild_engine()
-            return True
-        return False
+        unsure = [prefill for prefill in cluster.prefills if prefill.needs_rebuild]
+        for prefill in unsure:
+            prefill.rebuild_engine()
+        return bool(unsure)
 
     def _let_time_pass(self) -> bool:
         passed = False
