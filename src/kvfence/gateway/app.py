@@ -238,7 +238,7 @@ class Gateway:
 
     async def openapi(self, _: Request) -> Response:
         """GET /openapi.json: what can be asked here, for machines."""
-        return ok(describe_api(with_keys=not self._deps.keys.open))
+        return ok(describe_api(self._deps.model, with_keys=not self._deps.keys.open))
 
     async def fence_page(self, request: Request) -> Response:
         """GET /fence: the page that draws the state, for operators."""

@@ -7,10 +7,8 @@ from typing import Any
 
 from msgspec import DecodeError, json
 
-from kvfence.gateway.openai import ChatMessage, ToolCall
+from kvfence.gateway.openai import ROLES, ChatMessage, ToolCall
 from kvfence.gateway.responses import Failure, refuse_field
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def refuse_messages(messages: list[ChatMessage]) -> Failure | None:

@@ -28,6 +28,10 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
+_STOP = {"type": "string", "minLength": 1, "maxLength": STOP_CHARS_MAX}
+_BIASES = {"maxProperties": BIASES_MAX, "propertyNames": {"pattern": "^[0-9]{1,9}$"}}
+
+
 class StreamOptions(Struct, frozen=True):
     """What a stream carries besides text."""
 
@@ -48,11 +52,17 @@ class JsonSchemaFormat(Struct, frozen=True):
     description: str | None = None
 
 
-class ResponseFormat(Struct, frozen=True):
-    """What the answer must be."""
+class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the answer must be. A field that is not known here would shape it, so that none is ignored."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema: Annotated[Raw, Meta(description="of json_object: a JSON schema (as in llama.cpp)")] = field(
+        default_factory=_null
+    )
+    value: Annotated[Raw, Meta(description="as schema (as in TGI and Hugging Face's client)")] = field(
+        default_factory=_null
+    )
 
 
 class GenerationFields(Struct, frozen=True, kw_only=True):
@@ -83,11 +93,11 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
         Meta(description="the same seed, prompt and settings give the same answer; drawn if absent"),
     ] = None
     stop: Annotated[
-        str | list[str] | None,
+        str | Annotated[list[str], Meta(extra_json_schema={"maxItems": STOPS_MAX, "items": _STOP})] | None,
         Meta(description=f"up to {STOPS_MAX} strings, each of 1 to {STOP_CHARS_MAX} characters, that end the answer"),
     ] = None
     stop_token_ids: Annotated[
-        list[Annotated[int, Meta(ge=0)]] | None,
+        Annotated[list[Annotated[int, Meta(ge=0)]], Meta(extra_json_schema={"maxItems": STOP_IDS_MAX})] | None,
         Meta(description=f"up to {STOP_IDS_MAX} tokens that end the answer and are not shown (as in vLLM)"),
     ] = None
     ignore_eos: Annotated[bool | None, Meta(description="do not end at the model's own end (as in vLLM)")] = None
@@ -105,7 +115,7 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
         Meta(description="divides the logits of tokens of prompt and answer (as in vLLM); 1 is off"),
     ] = None
     logit_bias: Annotated[
-        dict[str, _Bias] | None,
+        Annotated[dict[str, _Bias], Meta(extra_json_schema=_BIASES)] | None,
         Meta(description=f"token id to what is added to its logit, -100 to 100; up to {BIASES_MAX} of them"),
     ] = None
     cache_salt: Annotated[
@@ -130,10 +140,13 @@ class CompletionBody(GenerationFields, frozen=True, kw_only=True):
     ] = None
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
 class ContentPart(Struct, frozen=True):
     """One part of a message; only ``text`` parts are served."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text"]})]
     text: str | None = None
 
 
@@ -155,7 +168,7 @@ class ToolCall(Struct, frozen=True):
 class ChatMessage(Struct, frozen=True):
     """One message."""
 
-    role: Annotated[str, Meta(description="system, developer, user, assistant or tool")]
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
     content: Annotated[str | list[ContentPart] | None, Meta(description="text, or parts of type text")] = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCall] | None, Meta(description="of an assistant's message")] = None
@@ -194,14 +207,20 @@ class NamedTool(Struct, frozen=True):
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(description="the conversation; the answer follows it")]
+    messages: Annotated[
+        list[ChatMessage],
+        Meta(description="the conversation; the answer follows it", extra_json_schema={"minItems": 1}),
+    ]
     max_completion_tokens: Annotated[_Count | None, Meta(description="another name of max_tokens")] = None
     logprobs: Annotated[bool | None, Meta(description="report the log probability of each token")] = None
     top_logprobs: Annotated[
         Annotated[int, Meta(ge=0, le=TOP_LOGPROBS_MAX)] | None,
         Meta(description="with logprobs: so many likeliest tokens in each place"),
     ] = None
-    tools: Annotated[list[Tool] | None, Meta(description=f"up to {TOOLS_MAX} functions the model may call")] = None
+    tools: Annotated[
+        Annotated[list[Tool], Meta(extra_json_schema={"maxItems": TOOLS_MAX})] | None,
+        Meta(description=f"up to {TOOLS_MAX} functions the model may call"),
+    ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedTool | None,
         Meta(description="auto if absent; required and a named function are enforced token by token"),

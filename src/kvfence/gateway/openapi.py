@@ -30,10 +30,12 @@ _READING = (401, 403)
 _RETRIED = (429, 503)
 
 
-def describe_api(*, with_keys: bool) -> dict[str, Any]:
-    """Give the description, as OpenAPI 3.1. ``with_keys``: requests need one."""
+def describe_api(model: str, *, with_keys: bool) -> dict[str, Any]:
+    """Give the description, as OpenAPI 3.1, of a server of this model. ``with_keys``: requests need one."""
     refs, components = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(_TYPES, refs, strict=True))
+    for body in (ChatBody, CompletionBody):
+        components[body.__name__]["properties"]["model"]["enum"] = [model]
     described: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "kvfence", "version": __version__, "license": {"name": "Apache-2.0"}},

@@ -20,6 +20,7 @@ from kvfence.models.grammar import GrammarRefused, grammar_of_schema
 
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 ANY_OBJECT = b'{"type":"object"}'
+_NULL = b"null"
 
 
 def refuse_settings(body: GenerationFields, vocab_size: int) -> Failure | None:
@@ -79,14 +80,20 @@ def sampling_of(body: GenerationFields, num_top: int | None, calls_grammar: str 
 def _grammar_of(form: ResponseFormat) -> str | Failure:
     if form.type == "text":
         return ""
-    if form.type == "json_object":
-        return grammar_of_schema(ANY_OBJECT)
-    where = "response_format.json_schema"
-    if form.json_schema is None:
-        return refuse_field(where, f"{where} is missing.")
-    if bytes(form.json_schema.schema) == b"null":
-        return refuse_field(f"{where}.schema", f"{where}.schema is missing.")
+    where, schema = "response_format", ANY_OBJECT
+    if form.type == "json_schema":
+        if form.json_schema is None:
+            return refuse_field(f"{where}.json_schema", f"{where}.json_schema is missing.")
+        where, schema = f"{where}.json_schema.schema", bytes(form.json_schema.schema)
+        if schema == _NULL:
+            return refuse_field(where, f"{where} is missing.")
+    for name in ("schema", "value"):
+        given = bytes(getattr(form, name))
+        if given != _NULL:
+            if form.type != "json_object" or schema != ANY_OBJECT:
+                return refuse_field(f"response_format.{name}", "Give one schema: in json_schema, or with json_object.")
+            where, schema = f"response_format.{name}", given
     try:
-        return grammar_of_schema(form.json_schema.schema)
+        return grammar_of_schema(schema)
     except GrammarRefused as refusal:
-        return refuse_field(f"{where}.schema", f"This schema cannot be enforced: {refusal}.", "invalid_json_schema")
+        return refuse_field(where, f"This schema cannot be enforced: {refusal}.", "invalid_json_schema")

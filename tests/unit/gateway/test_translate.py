@@ -160,6 +160,13 @@ def test_a_chat_takes_text_parts_and_developer_messages():
             "response_format.json_schema.schema",
         ),
         ({"response_format": {"type": "json_object"}, "min_tokens": 5}, "min_tokens"),
+        ({"response_format": {"type": "json_object", "unheard_of": 1}}, "response_format"),
+        ({"response_format": {"type": "json_object", "value": {"not": {}}}}, "response_format.value"),
+        ({"response_format": {"type": "json_object", "value": {}, "schema": {}}}, "response_format.value"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}, "schema": {}}},
+            "response_format.schema",
+        ),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"guided_regex": "a"}, "guided_regex"),
@@ -328,6 +335,8 @@ def test_a_response_format_becomes_a_grammar():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": schema}}
     assert '"integer"' in granted(completion("a", response_format=form)).request.sampling.grammar
+    for other in ({"type": "json_object", "value": schema}, {"type": "json_object", "schema": schema}):
+        assert '"integer"' in granted(completion("a", response_format=other)).request.sampling.grammar
     assert granted(completion("a", response_format={"type": "json_object"})).request.sampling.grammar
     assert granted(completion("a", response_format={"type": "text"})).request.sampling.is_plain
 
