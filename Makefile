@@ -14,6 +14,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PINS := constraints/all.txt
+# What others wrote, and nothing of ours: it is spoken to over HTTP alone.
+OTHERS := .venv-conformance
 # Written last, and holds the folder: neither half an install nor a moved folder counts as installed.
 STAMP := $(VENV)/.installed
 
@@ -26,7 +28,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-incident bench clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident bench clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -64,6 +66,15 @@ test: check  ## Every check and every test but the slow incident runs (at most 1
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
 
+test-conformance: install $(OTHERS)/.installed  ## Clients and a fuzzer that others wrote, against a served toy model (2 minutes).
+	cd tests/conformance && KVFENCE=$(CURDIR)/$(BIN)/kvfence OMP_NUM_THREADS=1 $(CURDIR)/$(OTHERS)/bin/python -m pytest -c pytest.ini . $(ARGS)
+
+$(OTHERS)/.installed: constraints/conformance.txt
+	@rm -f $@
+	$(PYTHON) -m venv --clear $(OTHERS)
+	$(OTHERS)/bin/python -m pip install -q --disable-pip-version-check -r $< $(PIP_ARGS)
+	@touch $@
+
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
 
@@ -73,5 +84,5 @@ bench: install  ## Run one benchmark: make bench BENCH=fence
 	$(BIN)/python "benchmarks/$(BENCH).py" $(ARGS)
 
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
