@@ -8,7 +8,8 @@ import ctypes
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Thread
 from types import ModuleType
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,7 @@ class FakeEngine:
         for _ in range(2):
             listener = socket.create_server(("0.0.0.0", 0))
             self.sockets.append(listener)
+        Thread(target=_answer, args=(self.sockets[0],), daemon=True).start()
         self.name = f"{host}:{self.get_rpc_port()}"
         FakeEngine.living[self.name] = self
         return 0
@@ -57,16 +59,20 @@ class FakeEngine:
         """Give memory back."""
         if FakeEngine.outlives:
             FakeEngine.kept.append(self)
-            for listener in self.sockets:
-                listener.close()
+            self._fall_silent()
         else:
             del self.memory[base]
         return 0
 
     def __del__(self) -> None:
         """End this life with its last reference, as the real one does."""
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
         for listener in self.sockets:
+            listener.shutdown(socket.SHUT_RDWR)
             listener.close()
+        self.sockets.clear()
 
     def _holds(self, base: int, nbytes: int) -> bool:
         if FakeEngine.unbounded:
@@ -96,6 +102,16 @@ class FakeEngine:
             return -1
         ctypes.memmove(source, target, nbytes)
         return 0
+
+
+def _answer(listener: socket.socket) -> None:
+    """Say that this engine is there, to whoever asks."""
+    with suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if connection.recv(64):
+                    connection.sendall(b"here")
 
 
 @contextmanager

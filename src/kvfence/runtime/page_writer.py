@@ -22,6 +22,7 @@ from kvfence.runtime.lifeline import Begin, MeetPeer
 from kvfence.runtime.sessions import spec_of
 from kvfence.wire.frames import SessionOpened
 from kvfence.wire.mooncake import MooncakeTransport, Sender
+from kvfence.wire.mooncake_engine import TIMEOUT_S
 from kvfence.wire.shm import Progress, SharedMemoryTransport
 from kvfence.wire.transport import PageBatch, Transport
 
@@ -29,6 +30,8 @@ TELL_S = 1.0
 """How long a batch waits for its session to be announced: a grant may overtake the announcement."""
 RETRY_S = 5.0
 """Pause after a link that could not be tried."""
+PATIENCE_S = TIMEOUT_S + 1.0
+"""Time after which a call that has not come back is in doubt: the client hears so, whatever the engine does."""
 
 T = TypeVar("T", bound=Transport)
 
@@ -100,12 +103,16 @@ class PageWriter(ABC, Generic[T]):
             transport = await self.reach(post)
             if self.failures(post.decode) != failures:
                 raise TransportError("a batch before it ended in doubt", in_flight="no")
-            await self.in_thread(transport.write, batch)
+            await self.carry(transport, batch)
         except TransportError as error:
             success, quiet = False, error.in_flight == "no"
         self.report(BatchEnded(post.attempt, post.batch, success, quiet))
         if not quiet:
             await self.renew()
+
+    async def carry(self, transport: T, batch: PageBatch) -> None:
+        """Have the thread write, and wait for it."""
+        await self.in_thread(transport.write, batch)
 
     async def renew(self) -> None:
         """Make sure that no source is read any more."""
@@ -272,7 +279,36 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
             return True
         return announced is not None and announced.session == post.session
 
+    async def carry(self, transport: MooncakeTransport, batch: PageBatch) -> None:
+        """Have the thread write, and wait for it, but not for ever."""
+        writing = asyncio.ensure_future(self.in_thread(transport.write, batch))
+        await asyncio.wait({writing}, timeout=PATIENCE_S)
+        if not writing.done():
+            transport.failures += 1
+            writing.add_done_callback(_forget_error)
+            raise TransportError("a batch has not come back", "unknown")
+        writing.result()
+
     async def renew(self) -> None:
-        """Destroy our own engine and open another: no source is read any more."""
-        session = await asyncio.get_running_loop().run_in_executor(self.thread, self._sender.rebuild)
-        self.report(SessionRebuilt(session))
+        """Destroy our own engine and open another: no source is read any more.
+
+        A call that has not come back is waited for, and what is posted meanwhile is refused, not kept waiting.
+        """
+        rebuilding = asyncio.get_running_loop().run_in_executor(self.thread, self._sender.rebuild)
+        while not rebuilding.done():
+            await asyncio.wait({rebuilding}, timeout=PATIENCE_S)
+            if not rebuilding.done():
+                self._refuse_queued()
+        self.report(SessionRebuilt(rebuilding.result()))
+
+    def _refuse_queued(self) -> None:
+        while not self._posts.empty():
+            item = self._posts.get_nowait()
+            if isinstance(item, tuple):
+                self.report(BatchEnded(item[0].attempt, item[0].batch, success=False, source_quiet=True))
+
+
+def _forget_error(ended: "asyncio.Future[object]") -> None:
+    """Take the error of a call whose outcome has been reported, so that nobody says it was never seen."""
+    if not ended.cancelled():
+        ended.exception()

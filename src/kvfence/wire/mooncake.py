@@ -26,7 +26,7 @@ from kvfence.core.layout import KVLayout
 from kvfence.core.limits import Limits
 from kvfence.protocol.transitions import Fence
 from kvfence.wire.frames import SessionOpened
-from kvfence.wire.mooncake_engine import BATCH_PAGES_MAX, TIMEOUT_S, Engine, EngineSpec
+from kvfence.wire.mooncake_engine import BATCH_PAGES_MAX, TIMEOUT_S, Engine, EngineSpec, answers
 from kvfence.wire.transport import PageBatch, check_batch
 
 CHECK_RECORDS = 1
@@ -126,6 +126,7 @@ class MooncakeTransport:
         self.batch_pages_max = batch_pages_max
         self.opened: SessionOpened | None = None
         self.failures = 0
+        self._met: tuple[Engine, SessionId] | None = None
         self._past: set[SessionId] = set()
         self._sender = sender
         self._layout = layout
@@ -146,13 +147,13 @@ class MooncakeTransport:
         """Write the batch; see ``Transport.write``.
 
         Raises:
-            TransportError: ``in_flight`` is "no" where it was never posted: its session is not the current one, or a
-                page is none of this pool's. It is "unknown" after any other failure: bytes may land in that session
-                for as long as it lives, and the source may be read until ``Sender.rebuild``.
+            TransportError: ``in_flight`` is "no" where it was never posted: its session is not the current one or does
+                not answer, or a page is none of this pool's. It is "unknown" after any other failure: bytes may land
+                in that session for as long as it lives, and the source may be read until ``Sender.rebuild``.
         """
         opened = self._current(batch)
         record_bytes = self._layout.record_bytes
-        engine = self._sender.engine
+        engine = self._met_by(opened)
         num_pages = (engine.nbytes // record_bytes - CHECK_RECORDS, opened.nbytes // record_bytes - CHECK_RECORDS)
         check_batch(batch, self.decode, num_pages, self.batch_pages_max)
         sources = [engine.base + page * record_bytes for page in batch.source]
@@ -160,6 +161,15 @@ class MooncakeTransport:
         if not engine.write(f"{opened.host}:{opened.port}", sources, targets, record_bytes):
             self.failures += 1
             raise TransportError(f"a batch of {len(sources)} pages was not acknowledged", "unknown")
+
+    def _met_by(self, opened: SessionOpened) -> Engine:
+        """Give our engine once the session has answered us: at first contact the engine would wait a minute for it."""
+        engine = self._sender.engine
+        if self._met is None or self._met[0] is not engine or self._met[1] != opened.session:
+            if not answers(opened.host, opened.port):
+                raise TransportError(f"no engine answers at {opened.host}:{opened.port}", "no")
+            self._met = (engine, opened.session)
+        return engine
 
     def _current(self, batch: PageBatch) -> SessionOpened:
         if self.opened is None or batch.session != self.opened.session:
@@ -174,7 +184,11 @@ class MooncakeTransport:
         """
         if self.opened is None:
             return False
-        engine, opened, nbytes = self._sender.engine, self.opened, self._layout.record_bytes
+        opened, nbytes = self.opened, self._layout.record_bytes
+        try:
+            engine = self._met_by(opened)
+        except TransportError:
+            return False
         offset = engine.nbytes - nbytes
         here, there = engine.base + offset, opened.base + opened.nbytes - nbytes
         to = f"{opened.host}:{opened.port}"

@@ -34,15 +34,21 @@ TIMEOUT_S = 5.0
 BATCH_PAGES_MAX = 1024
 """Pages in one call to one peer; calls with more have been seen to fail half-way."""
 
+ANSWER_S = 2.0
+"""How long a peer may take to answer before the first batch is sent to it: the engine itself would wait a minute."""
+
 LIVES_MAX = 8
 """Engines opened in search of ports that this process has never used."""
 
 _ENVIRONMENT = {
     "MC_TRANSFER_TIMEOUT": str(int(TIMEOUT_S)),
+    "MC_HANDSHAKE_CONNECT_TIMEOUT": "2",
     "MC_LOG_LEVEL": "ERROR",  # one harmless line is left at each start: "Local segment descriptor not found"
 }
 _SO_ATTACH_FILTER = 26
 _NETWORK_HEADER = 0xFFF00000
+_PROBE = struct.pack("<QB", 3, 3) + b"{}"
+"""Asks an engine whether it is there: the length of what follows, the kind of message, an empty document."""
 
 Protocol = Literal["tcp", "rdma"]
 
@@ -121,6 +127,17 @@ class Engine:
         del self._raw
         if self.port in _listening():
             raise TransportError("a destroyed Mooncake engine still listens", "unknown")
+
+
+def answers(host: str, port: int, timeout_s: float = ANSWER_S) -> bool:
+    """Does an engine answer there, in this time?"""
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(_PROBE)
+            return bool(connection.recv(64))
+    except OSError:
+        return False
 
 
 def address_of(buffer: mmap.mmap) -> int:

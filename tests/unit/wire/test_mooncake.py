@@ -1,6 +1,8 @@
 """The Mooncake transport over a stand-in engine: sessions, what a failure means, and what is never written."""
 
 import os
+import socket
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -121,6 +123,18 @@ def test_non_success_leaves_both_sides_unsafe(link: Link) -> None:
         FakeEngine.status = None
     assert error.value.in_flight == "unknown"
     assert link.transport.failures == 1
+
+
+def test_a_session_that_does_not_answer_gets_nothing(link: Link) -> None:
+    """At first contact the engine would wait a minute for a silent peer; nothing is posted, so nothing is in doubt."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
+        opened = replace(link.receiver.opened, session=SessionId("silent"), port=silent.getsockname()[1])
+        link.transport.open_session(opened)
+        start = time.monotonic()
+        with pytest.raises(TransportError) as error:
+            link.transport.write(link.batch([0], [4], opened.session))
+    assert error.value.in_flight == "no"
+    assert time.monotonic() - start < 4
 
 
 def test_pages_outside_and_other_lives_are_refused(link: Link) -> None:
