@@ -28,7 +28,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident bench clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake bench clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -60,8 +60,8 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check  ## Every check and every test but the slow incident runs (at most 12 minutes on 2 cores).
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults" $(ARGS)
+test: check  ## Every check and every test but the slow runs below (at most 12 minutes on 2 cores).
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake" $(ARGS)
 
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
@@ -77,6 +77,12 @@ $(OTHERS)/.installed: constraints/conformance.txt
 
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
+
+test-mooncake: install  ## Install Mooncake, run its engine and two network namespaces as two hosts (needs root).
+	@ldconfig -p 2>/dev/null | grep -q libibverbs.so.1 || { \
+	  echo "Mooncake needs two libraries of the system: apt-get install libibverbs1 libnuma1" >&2; exit 2; }
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[serve,mooncake,dev]' -c $(PINS) $(PIP_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m mooncake $(ARGS)
 
 bench: install  ## Run one benchmark: make bench BENCH=fence
 	@[ -n "$(BENCH)" ] && [ -f "benchmarks/$(BENCH).py" ] || { \

@@ -184,6 +184,7 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
         self._sender = Sender(spec_of(begin.settings, "prefill"), memory.buffer)
         self._announced: dict[Incarnation, SessionOpened] = {}
         self._linked: set[Incarnation] = set()
+        self._queued: set[Incarnation] = set()
         self._retry_at: dict[Incarnation, float] = {}
         self._heard = asyncio.Event()
         self._renewing = False
@@ -220,8 +221,8 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
         if transport is None:
             return
         transport.open_session(opened)
-        if sender not in self._linked and time.monotonic() >= self._retry_at.get(sender, 0.0):
-            self._retry_at[sender] = time.monotonic() + RETRY_S
+        if self._is_due(sender) and sender not in self._queued:
+            self._queued.add(sender)
             self._posts.put_nowait(sender)
 
     def upkeep(self, *, num_quarantined: int) -> None:
@@ -235,11 +236,16 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
         if peer is None:
             await self.renew()
             self._renewing = False
-        elif peer in self.transports:
+            return
+        self._queued.discard(peer)
+        if peer in self.transports:
             await self._try_link(peer, self.transports[peer])
 
+    def _is_due(self, peer: Incarnation) -> bool:
+        return peer not in self._linked and time.monotonic() >= self._retry_at.get(peer, 0.0)
+
     async def _try_link(self, peer: Incarnation, transport: MooncakeTransport) -> None:
-        if peer in self._linked:
+        if not self._is_due(peer):
             return
         if await self.in_thread(transport.check_link, time.monotonic_ns()):
             self._linked.add(peer)
@@ -257,8 +263,7 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
         announced = self._announced.get(post.decode)
         if announced is not None:
             transport.open_session(announced)
-        if post.decode not in self._linked and time.monotonic() >= self._retry_at.get(post.decode, 0.0):
-            await self._try_link(post.decode, transport)
+        await self._try_link(post.decode, transport)
         if post.decode not in self._linked:
             raise TransportError("the link to that decode worker is not sound", in_flight="no")
         return transport
