@@ -22,12 +22,17 @@ from kvfence.protocol.guards import GUARDS
 from kvfence.protocol.handoff import GatewayHandoff
 from kvfence.protocol.transitions import GatewayPhase
 from kvfence.runtime.owners import Owner
-from kvfence.runtime.page_map import PageMap
+from kvfence.runtime.page_map import NOBODY, PageMap
 
 HANDOFFS_MAX = 256
 """Rows of hand-offs in one answer; the rest is counted."""
 
 NOBODY_SEEN = -1
+
+CACHED = "cached"
+DRAWN = (*(state.value for state in PageState), CACHED)
+"""How a page can look: its state, but a sealed page that nobody holds is kept for its tenant's next prompt."""
+_SEALED = DRAWN.index(PageState.SEALED.value)
 
 
 class WorkerView(Struct, frozen=True):
@@ -180,7 +185,7 @@ class Fence:
             model=model,
             observed=observed,
             page_tokens=page_tokens,
-            states=[state.value for state in PageState],
+            states=list(DRAWN),
             tenants=rows,
             workers=[_worker_row(view, tenant_of) for view in views],
             handoffs=self._handoff_rows(handoffs, views, tenant_of),
@@ -238,7 +243,9 @@ def _worker_row(view: WorkerView, tenant_of: Mapping[AttemptId, int]) -> WorkerR
         for run in view.map.runs:
             attempt = attempts[run.holder] if run.holder >= 0 else None
             tenant = NOBODY_SEEN if attempt is None else tenant_of[attempt]
-            cells.append((run.state, tenant, 0 if attempt is None else attempt.counter, run.num_cells))
+            kept = run.holder == NOBODY and run.state == _SEALED
+            state = DRAWN.index(CACHED) if kept else run.state
+            cells.append((state, tenant, 0 if attempt is None else attempt.counter, run.num_cells))
     return WorkerRow(
         name=view.name,
         role=view.role,

@@ -79,9 +79,8 @@ async def test_the_page_draws_and_asks_nobody_else(opened: Open) -> None:
     """Pools, counts, tenants, hand-offs and guards are there; every request went to this server; nothing complained."""
     await opened.go()
     assert await opened.text(".pool h2") == "prefill"
-    assert (await opened.text(".pool .counts")).split() == [
-        *("free", "5", "granted", "4", "sealed", "0", "adopted", "0", "quarantined", "0"),
-    ]
+    counts = ("free", "5", "cached", "1", "granted", "4", "sealed", "0", "adopted", "0", "quarantined", "0")
+    assert (await opened.text(".pool .counts")).split() == list(counts)
     assert await opened.text("#tenants") == "tenant 1\ntenant 2"
     assert "digest-matches @ decode\t0\t1" in await opened.text("#verdicts")
     assert (await opened.text("#handoffs")).count("tenant") == 2
@@ -149,7 +148,7 @@ async def test_injected_markup_would_not_run(opened: Open) -> None:
 async def test_a_pool_can_be_read_without_seeing_it(opened: Open) -> None:
     """The drawing has a name with its counts; arrow keys walk it and each page is said."""
     await opened.go()
-    canvas = opened.page.get_by_role("img", name="Pages of prefill: 5 free, 4 granted")
+    canvas = opened.page.get_by_role("img", name="Pages of prefill: 5 free, 1 cached, 4 granted")
     await canvas.focus()
     await canvas.press("ArrowRight")
     await canvas.press("ArrowRight")

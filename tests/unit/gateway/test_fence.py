@@ -36,11 +36,12 @@ class FakeSource:
 
     def views(self) -> list[WorkerView]:
         held = [PageRun(STATES.index("granted"), number, 2) for number in range(len(self.owners))]
-        runs = (*held, PageRun(STATES.index("free"), -1, self.num_free))
+        rest = (PageRun(STATES.index("free"), -1, self.num_free), PageRun(STATES.index("sealed"), -1, 1))
+        runs = (*held, *rest)
         holders = tuple((0, each.counter) for each in self.owners)
         phases = tuple((number, "running") for number in range(len(holders)))
         drawn = PageMap(sum(run.num_cells for run in runs), 1, runs, (GATEWAY,), holders, phases)
-        counts = {"free": self.num_free, "granted": 2 * len(held)}
+        counts = {"free": self.num_free, "granted": 2 * len(held), "cached": 1}
         return [
             WorkerView("prefill", "prefill", PREFILL, self.state, 0, counts, drawn),
             WorkerView("decode", "decode", DECODE, "ready", 2, {}, None),
@@ -70,6 +71,7 @@ def test_pages_hand_offs_and_workers_are_said_with_tenants_as_numbers() -> None:
         (granted, 1, 2, 2),
         (granted, 0, 3, 2),
         (STATES.index("free"), -1, 0, 5),
+        (state.states.index("cached"), -1, 0, 1),
     ]
     assert (decode.pages, decode.cells, decode.restarts, decode.id) == (0, [], 2, "cccccccc")
     assert [tenant.label for tenant in state.tenants] == ["tenant 1", "tenant 2"]
