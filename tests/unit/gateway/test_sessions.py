@@ -136,3 +136,13 @@ async def test_leaving_early_closes_the_generation():
     await anext(items)
     await items.aclose()
     assert (generations.num_open, generations.num_cancelled) == (0, 1)
+
+
+async def test_stop_strings_count_from_the_least_length_on():
+    """Before min_tokens a stop string is text; after it, it ends the answer."""
+    sampling = SamplingParams(min_tokens=5)
+    request = Request(RequestId("r"), TenantId("t"), (1, 2), 100, sampling, ("ab",))
+    generations, clock = FakeGenerations(say("ab ab cab d")), TokenClock(Ticks(), 0.0)
+    events = generations.generate_together([request])
+    session = Session([Choice(0, request, Reading(ByteStream))], events, clock, generations.leave)
+    assert await read_all(session) == ("ab ab c", Finish("stop"))
