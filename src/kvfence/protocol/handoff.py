@@ -54,7 +54,7 @@ class PrefillHandoff(Struct, frozen=True):
     ``found``: (serial, number of pages) where the driver saw such pages when the dispatch came.
     Units: num_sealed, num_posted, num_landed count pages of the prompt, in order, shared ones included. num_known: own
     pages, from the first, whose like others of this salt share already.
-    ``unknown``: a batch ended in non-success, so Drained may never be said.
+    ``committed``: decode verified and took it. ``unknown``: a batch ended in non-success, so Drained may never be said.
     ``source_quiet``: no failed batch may still read the source. ``answer``: Abort waits for Drained or Unknown.
     """
 
@@ -68,6 +68,7 @@ class PrefillHandoff(Struct, frozen=True):
     found: tuple[tuple[int, int], ...] = ()
     shared: tuple[Lot, ...] = ()
     num_known: int = 0
+    committed: bool = False
     num_sealed: int = 0
     num_posted: int = 0
     num_landed: int = 0

@@ -11,7 +11,7 @@ from kvfence.protocol.handoff import PrefillHandoff, advance
 from kvfence.protocol.lots import fence_lot
 from kvfence.protocol.messages import Abort, Cancel, Commit, Drained, EndReason, Failed, Unknown
 from kvfence.protocol.prefill import PrefillNode, put
-from kvfence.protocol.sharing import bound_lots, doubt, leave, verify
+from kvfence.protocol.sharing import bound_lots, doubt, leave
 from kvfence.protocol.transitions import PageMove, PrefillPhase
 from kvfence.protocol.turn import Turn
 
@@ -23,9 +23,7 @@ def on_commit(turn: Turn, node: PrefillNode, sender: Incarnation, message: Commi
         return node
     if not turn.ask("attempt-is-current", message.attempt, sender == handoff.decode):
         return node
-    if handoff.salt and handoff.lot is not None:
-        node = replace(node, pool=verify(node.pool, (handoff.lot,)))
-    closed = replace(advance(handoff, PrefillPhase.CLOSED), num_known=num_known)
+    closed = replace(advance(handoff, PrefillPhase.CLOSED), committed=True, num_known=num_known)
     return settle(turn, put(node, closed), message.attempt)
 
 

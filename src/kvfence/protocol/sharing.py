@@ -57,11 +57,13 @@ def grant_held(
     turn: Turn, pool: Pool, handoff: PrefillHandoff, shared: tuple[Lot, ...], num_pages: int
 ) -> tuple[Pool, Lot]:
     """Hold the shared pages and grant the attempt so many others; what nobody holds makes room."""
-    if shared:  # a lot is younger than those that hang on it, so that it is evicted after them
-        pool = put_held(pool, *(_held_by(pool, lot, handoff.attempt) for lot in reversed(shared)))
-    pool, lot = grant_lot(evict(turn, pool, num_pages), num_pages)
+    # A lot is more recently used than those that hang on it, so that it is evicted after them.
+    holding = [_held_by(pool, lot, handoff.attempt) for lot in reversed(shared)]
+    if pool.num_free < num_pages:
+        pool, holding = evict(turn, put_held(pool, *holding), num_pages), []
+    pool, lot = grant_lot(pool, num_pages)
     turn.do(Move(PageMove.GRANT, lot.serial, lot.pages))
-    return put_held(pool, HeldLot(lot, handoff.salt, {handoff.attempt: num_pages})), lot
+    return put_held(pool, *holding, HeldLot(lot, handoff.salt, {handoff.attempt: num_pages})), lot
 
 
 def _held_by(pool: Pool, lot: Lot, attempt: AttemptId) -> HeldLot:
@@ -71,17 +73,21 @@ def _held_by(pool: Pool, lot: Lot, attempt: AttemptId) -> HeldLot:
 
 def evict(turn: Turn, pool: Pool, num_pages: int) -> Pool:
     """Free pages that nobody holds, of the least recently used lot first and there the last, until so many are free."""
-    for entry in pool.held.values() if pool.num_free < num_pages else ():
-        going = min(entry.num_cached, num_pages - pool.num_free)
-        if going > 0:
-            pool = _trim(turn, pool, entry, len(entry.lot.pages) - going)
+    for entry in pool.held.values():
+        missing = num_pages - pool.num_free
+        if missing <= 0:
+            break
+        if entry.num_cached:
+            pool = _trim(turn, pool, entry, max(entry.num_held, len(entry.lot.pages) - missing))
     return pool
 
 
 def bound_lots(turn: Turn, pool: Pool, lots_max: int) -> Pool:
     """Free the least recently used lots that nobody holds until there are at most so many of them."""
-    for entry in pool.held.values() if pool.num_idle > lots_max else ():
-        if pool.num_idle > lots_max and entry.is_idle:
+    for entry in pool.held.values():
+        if pool.num_idle <= lots_max:
+            break
+        if entry.is_idle:
             pool = _trim(turn, pool, entry, 0)
     return pool
 
@@ -101,16 +107,18 @@ def leave(turn: Turn, pool: Pool, handoff: PrefillHandoff, page_size: int, us: I
     for lot in reversed(handoff.lots):
         entry = pool.held[lot.serial]
         holders = {attempt: n for attempt, n in entry.holders.items() if attempt != handoff.attempt}
-        entry = replace(entry, holders=holders, quiet=entry.quiet and handoff.source_quiet)
-        shareable = _filled(handoff, entry, page_size) if lot is handoff.lot else entry.lot.pages
+        own = lot is handoff.lot
+        verified = entry.verified or (own and handoff.committed)
+        entry = replace(entry, holders=holders, verified=verified, quiet=entry.quiet and handoff.source_quiet)
+        shareable = _filled(handoff, entry, page_size) if own else entry.lot.pages
         pool, entry = _let_go(turn, pool, handoff.attempt, entry, shareable)
         if entry.bad or not entry.quiet:
             pool, entry = _put_aside(turn, pool, handoff.attempt, entry, us)
         after.append(entry)
     pool = put_held(pool, *after)
-    own = pool.held.get(handoff.lot.serial) if handoff.lot is not None else None
-    if own is not None and own.num_cached:
-        turn.do(Share(handoff.attempt, own.lot.serial, handoff.num_shared + handoff.num_known, len(own.lot.pages)))
+    kept = pool.held.get(handoff.lot.serial) if handoff.lot is not None else None
+    if kept is not None and kept.num_cached:
+        turn.do(Share(handoff.attempt, kept.lot.serial, handoff.num_shared + handoff.num_known, len(kept.lot.pages)))
     return pool
 
 
@@ -154,11 +162,6 @@ def _put_aside(turn: Turn, pool: Pool, attempt: AttemptId, entry: HeldLot, us: I
 
 
 # ---- what is known of a lot --------------------------------------------------------------------------------------
-
-
-def verify(pool: Pool, lots: Iterable[Lot]) -> Pool:
-    """The hand-off that wrote these lots was committed."""
-    return put_held(pool, *(replace(pool.held[lot.serial], verified=True) for lot in lots), used=False)
 
 
 def doubt(pool: Pool, lots: Iterable[Lot]) -> Pool:
