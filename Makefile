@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml $(PINS)
 	  $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "No virtual environment could be made; on Debian and Ubuntu: apt-get install python3.11-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV); the first time this takes minutes (torch is large)." >&2
-	$(BIN)/python -m pip install $$($(BIN)/python -m pip show -q kvfence 2>/dev/null && echo -q) --disable-pip-version-check -e '.[serve,scope,dev]' -c $(PINS) $(PIP_ARGS)
+	$(BIN)/python -m pip install $$($(BIN)/python -m pip show -q kvfence 2>/dev/null && echo -q) --disable-pip-version-check -e '.[serve,dev]' -c $(PINS) $(PIP_ARGS)
 	@printf '%s' '$(CURDIR)' > $@
 
 serve: install  ## Start the server on port 8000 and show what it does (ONCE=1: show it and stop; ARGS="..." pass on).
