@@ -37,7 +37,7 @@ help:  ## Say what there is.
 	@echo
 	@echo '  PYTHON=/path/to/python3.11  the interpreter        PIP_ARGS="..."  more arguments for pip (PIP_* hold too)'
 
-install: $(STAMP)  ## Make .venv with the extras serve, scope and dev; nothing to do when it is current.
+install: $(STAMP)  ## Make .venv with the extras serve and dev; nothing to do when it is current.
 
 $(STAMP): pyproject.toml $(PINS)
 	@rm -f $@
