@@ -113,7 +113,7 @@ def report(
         for reading in relation.readings:
             _show_reading(reading)
         code = _exit_code(relation)
-        present(relation, Forms(names, key, out, html, csv, json, request.as_of))
+        present(relation, Forms(names, key, out, html, csv, json))
     raise typer.Exit(code)
 
 

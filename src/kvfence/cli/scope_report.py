@@ -1,6 +1,6 @@
 """What ``kvfence scope report`` does with a relation: the document, its forms on disk, the tables on the screen."""
 
-from datetime import datetime
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ class Forms(Struct, frozen=True):
     html: Path | None = None
     csv: Path | None = None
     json: bool = False
-    as_of: datetime | None = None
 
 
 def present(relation: "Relation", forms: Forms) -> None:
@@ -34,10 +33,10 @@ def present(relation: "Relation", forms: Forms) -> None:
     from kvfence.scope.report.csv import write_csv
     from kvfence.scope.report.document import to_json
     from kvfence.scope.report.html import to_html
-    from kvfence.scope.report.make import Asking, make_document
+    from kvfence.scope.report.make import make_document
 
     key = _key(forms)
-    document = make_document(relation, Asking(key, forms.as_of))
+    document = make_document(relation, key)
     if forms.out is not None:
         forms.out.write_text(to_json(document), "utf-8")
     if forms.html is not None:
@@ -71,6 +70,5 @@ def show(document: "Document") -> None:
     print_table("\nby day (UTC)", table.DAY_COLUMNS, table.day_rows(document), stderr=False)
     print_table("\nby account", table.ACCOUNT_COLUMNS, table.account_rows(document), stderr=False)
     print_table("\nwhy", table.REASON_COLUMNS, table.reason_rows(document), stderr=False)
-    print_table(
-        "", ("",), [(line,) for line in ("", *table.below(document), "", table.headline(document))], stderr=False
-    )
+    for line in ("", *table.below(document), "", table.headline(document)):
+        sys.stdout.write(line + "\n")

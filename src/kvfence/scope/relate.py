@@ -68,6 +68,7 @@ def relate(store: Store, request: Request) -> Relation:
     now = request.as_of or datetime.now(UTC).replace(tzinfo=None)
     if request.as_of is not None:
         source = source.filter(source["started"].isnull() | (source["started"] <= request.as_of))
+        sources = structs.replace(sources, readings=_as_of(source, sources.readings))
     bounds = Bounds(floor, max(floor // 2, 2), now)
     seen = survey(store, source, bounds)
     if seen.rows == 0:
@@ -76,6 +77,17 @@ def relate(store: Store, request: Request) -> Relation:
         bounds = structs.replace(bounds, long=floor)
     work = _Work(store, source, bounds, seen)
     return _relation(work, judgement, request, (exclusions, sources))
+
+
+def _as_of(source: Any, readings: dict[str, Reading]) -> dict[str, Reading]:
+    """Leave of each source what had been logged by then; a source that has only later requests was not there yet."""
+    counted = source.group_by("source_file").aggregate(rows=lambda table: table.count()).to_pyarrow().to_pylist()
+    rows = {row["source_file"]: row["rows"] for row in counted}
+    return {
+        name: structs.replace(each, rows=rows.get(name, 0))
+        for name, each in readings.items()
+        if name in rows or not each.rows
+    }
 
 
 class _Work(Struct, frozen=True):

@@ -40,11 +40,12 @@ _TROUBLES = {
 
 
 class Plan(Struct, frozen=True):
-    """How logs are read. maps: ``--map``; year: of times that name none."""
+    """How logs are read. maps: ``--map``; year: of times that name none; parallel: with more than one thread a text."""
 
     maps: Mapping[str, tuple[str, ...]] = {}
     zone: str = "UTC"
     year: int | None = None
+    parallel: bool = True
 
 
 class Staged(Struct, frozen=True):
@@ -122,15 +123,23 @@ def _stage_or_mend(
     """Stage a text; where DuckDB cannot read it as it is, line by line from a copy in which every line can be read."""
     source, is_own = where
     try:
-        return _stage(store, source, kind, *said)
+        return _stage_lines(store, source, kind, *said)
     except duckdb.Error:
         if is_own:
             raise
         mended = _mended(store, *raw)
         try:
-            return _stage(store, mended, kind, *said)
+            return _stage_lines(store, mended, kind, *said)
         finally:
             mended.unlink(missing_ok=True)
+
+
+def _stage_lines(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
+    """Stage a text with all threads, or with one where DuckDB's parallel reader cannot cut this text as it wants."""
+    try:
+        return _stage(store, source, kind, reading, plan)
+    except duckdb.NotImplementedException:
+        return _stage(store, source, kind, reading, structs.replace(plan, parallel=False))
 
 
 def _stage(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
@@ -142,7 +151,8 @@ def _stage(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) 
         lines = (
             f"SELECT line FROM read_csv({quoted(source)}, delim=chr(1), quote='', escape='', header=false, "
             f"auto_detect=false, columns={{'line': 'VARCHAR'}}, strict_mode=false, new_line='\\n', "
-            f"max_line_size={formats.LINE_BYTES_MAX + 16}, buffer_size={2 * formats.LINE_BYTES_MAX + 64})"
+            f"max_line_size={formats.LINE_BYTES_MAX + 16}, buffer_size={2 * formats.LINE_BYTES_MAX + 64}, "
+            f"parallel={plan.parallel})"
         )
     fields = formats.fields_of_json(iter(_sample_lines(store, source, kind, lines)))
     picks = tuple(pick(fields, plan.maps))
@@ -179,7 +189,8 @@ def _json_path(path: tuple[str, ...]) -> str:
 
 
 def _stage_csv(store: Store, source: Path, reading: Reading, plan: Plan) -> Staged:
-    options = "all_varchar=true, header=true, ignore_errors=true, sample_size=2000, strict_mode=false"
+    options = "all_varchar=true, header=true, ignore_errors=true, sample_size=2000, strict_mode=false, "
+    options += f"parallel={plan.parallel}"
     fields = [Field((name,)) for name in store.ibis.sql(f"SELECT * FROM read_csv({quoted(source)}, {options})").columns]
     sample = store.run(f"SELECT * FROM read_csv({quoted(source)}, {options}) LIMIT 200")
     fields = [
@@ -216,7 +227,8 @@ def _write_staged(
     expression = raw.select(**columns, kind=kind.cast("int8"), line=line)
     path = store.new_file("parquet")
     statement = (
-        f"COPY ({ibis.to_sql(expression, dialect='duckdb')}) TO {quoted(path)} (FORMAT parquet, COMPRESSION lz4)"
+        f"COPY ({ibis.to_sql(expression, dialect='duckdb')}) TO {quoted(path)} "
+        "(FORMAT parquet, COMPRESSION lz4, PRESERVE_ORDER true)"  # a row's place is its line
     )
     store.run(statement, f"reading {reading.source}")
     counts = store.run(

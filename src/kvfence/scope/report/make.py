@@ -8,8 +8,8 @@ from datetime import datetime
 from math import ceil, floor, log2
 from typing import Any
 
-from msgspec import Struct, structs, to_builtins
 from msgspec import convert as converted
+from msgspec import structs, to_builtins
 
 from kvfence import __version__
 from kvfence.evidence.visible import plain
@@ -34,16 +34,9 @@ from kvfence.scope.report.pseudonyms import Pseudonyms
 from kvfence.scope.report.tables import FIELD_OF_CLASS, Counted, by_account, by_day, by_model, by_replica, rows_of
 
 
-class Asking(Struct, frozen=True):
-    """How a report is written. key: the operator's, None writes names; as_of: the moment it stands for."""
-
-    key: bytes | None = None
-    as_of: datetime | None = None
-
-
-def make_document(relation: Relation, asking: Asking) -> Document:
-    """Put a report together; the same relation gives the same document."""
-    names = Pseudonyms(asking.key)
+def make_document(relation: Relation, key: bytes | None) -> Document:
+    """Put a report together; the same relation gives the same document. key: of pseudonyms, None writes names."""
+    names = Pseudonyms(key)
     models = _models(relation)
     accounts, left_out = _accounts(relation, names)
     counts = {field: relation.counts.get(str(klass), 0) for klass, field in FIELD_OF_CLASS.items()}
@@ -51,7 +44,7 @@ def make_document(relation: Relation, asking: Asking) -> Document:
     made = Document(
         schema=SCHEMA,
         kvfence=__version__,
-        as_of=moment(asking.as_of),
+        as_of=_last(relation),
         clear=relation.counts.get(str(Class.CLEAR), 0),
         requests=sum(relation.counts.values()),
         period=Period(moment(start), moment(end), relation.window_given),
@@ -72,10 +65,16 @@ def make_document(relation: Relation, asking: Asking) -> Document:
         readings=tuple(structs.replace(each, lines=None, bytes=None) for each in relation.readings),
         duplicates=relation.duplicates,
         troubles=relation.skews,
-        assumptions=(*relation.assumptions, *relation.history.notes),
+        assumptions=relation.assumptions,
         **counts,
     )
     return converted(_visible(to_builtins(made)), Document)
+
+
+def _last(relation: Relation) -> str | None:
+    """Give the time of the last request: as ``--as-of`` it gives this report again when the logs have grown."""
+    (row,) = rows_of(relation.accounts.aggregate(last=relation.accounts["last"].max()))
+    return None if row["last"] is None else row["last"].isoformat(timespec="microseconds") + "Z"
 
 
 def moment(value: datetime | None) -> str | None:

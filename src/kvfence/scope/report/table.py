@@ -31,7 +31,7 @@ def model_rows(document: Document) -> Iterator[tuple[object, ...]]:
     for line in document.models:
         why = "\n".join(cell(sentence) for sentence in line.why[:3])
         tally = line.tally
-        yield _name(line.name), line.verdict, why, tally.requests, _number(line.longest), tally.affected + tally.likely
+        yield _name(line.name), line.verdict, why, tally.requests, _number(line.longest), tally.affected
 
 
 def account_rows(document: Document) -> Iterator[tuple[object, ...]]:

@@ -62,7 +62,7 @@ def _copy(reader: pa.RecordBatchReader, out: Path) -> None:
     with duckdb.connect(config={"threads": 2, "memory_limit": "2GB"}) as connection:
         connection.register("made", reader)
         quoted = str(out).replace("'", "''")
-        connection.execute(f"COPY (FROM made) TO '{quoted}' ({FORMATS[out.suffix]})")
+        connection.execute(f"COPY (FROM made) TO '{quoted}' ({FORMATS[out.suffix]}, PRESERVE_ORDER true)")
 
 
 def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from kvfence.scope.report import charts, table
 from kvfence.scope.report.csv import COLUMNS, write_csv
 from kvfence.scope.report.document import Bar, Line, Tally
 from kvfence.scope.report.html import to_html
-from kvfence.scope.report.make import Asking, make_document
+from kvfence.scope.report.make import make_document
 from tests.unit.scope.report.conftest import POOL, Make, row
 
 HOSTILE = (
@@ -55,7 +55,7 @@ def test_hostile_texts_act_nowhere(make_relation: Make, tmp_path: Path) -> None:
     """Scripts, formulas, templates and escapes in ids, accounts and models are plain text in page, CSV and table."""
     trouble = Trouble("odd", 3, HOSTILE[0], 1)
     relation = make_relation(hostile_rows(), readings=(Reading(HOSTILE[1], HOSTILE[0], troubles=(trouble,)),))
-    document = make_document(relation, Asking())
+    document = make_document(relation, None)
     text = to_html(document)
     page = Page(text)
     assert not page.tags & {"script", "img", "iframe", "link", "object"}
@@ -74,7 +74,7 @@ def test_hostile_texts_act_nowhere(make_relation: Make, tmp_path: Path) -> None:
 def test_the_page_loads_nothing_and_shows_the_answer(make_relation: Make) -> None:
     """The page stands alone: the headline, both limits, each class, and a policy that forbids to load anything."""
     rows = [row("r1"), row("r2", account=None), row("r3", "no_length", prompt_tokens=None)]
-    text = to_html(make_document(make_relation(rows), Asking(b"k" * 16)))
+    text = to_html(make_document(make_relation(rows), b"k" * 16))
     assert "2 responses were affected" in text
     assert "pool 681,280" in text
     assert "context 1,048,576" in text
@@ -86,8 +86,8 @@ def test_the_page_loads_nothing_and_shows_the_answer(make_relation: Make) -> Non
 
 def test_no_finding_is_not_called_clear_where_something_is_unknown(make_relation: Make) -> None:
     """A page says that nothing was affected only if nothing is unknown or likely either."""
-    unknown = to_html(make_document(make_relation([row("r", "no_length", prompt_tokens=None)]), Asking()))
-    clear = to_html(make_document(make_relation([row("r", "refused", status=400)]), Asking()))
+    unknown = to_html(make_document(make_relation([row("r", "no_length", prompt_tokens=None)]), None))
+    clear = to_html(make_document(make_relation([row("r", "refused", status=400)]), None))
     assert "some cannot be told" in unknown
     assert "No response was affected" in clear
     assert "No response was affected" not in unknown
