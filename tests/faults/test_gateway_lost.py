@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,15 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def empty(tmp_path: Path) -> Path:
-    """Give a folder for a site; of a former one's files only its sockets' folder stays."""
-    folder = tmp_path / "site"
-    folder.mkdir(exist_ok=True)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: paths of sockets are bounded."""
+    with tempfile.TemporaryDirectory(prefix="f-") as name:
+        yield Path(name)
+
+
+def emptied(folder: Path) -> Path:
+    """Give the folder for a site; of a former one's files only the folder of its sockets stays."""
     if (folder / "trace").exists():
         (folder / "trace").rmdir()
     return folder
@@ -76,9 +82,8 @@ def maps_a_pool(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
-async def test_killed(tmp_path: Path, stage: Stage) -> None:
+async def test_killed(folder: Path, stage: Stage) -> None:
     """Its clients' connections break without a finish, its workers die with it, and its successor clears up."""
-    folder = empty(tmp_path)
     async with lone_site(folder) as (process, said):
         client, faults = Client(said["url"]), FaultFolder(folder)
         pids = list(said["workers"].values())
@@ -97,7 +102,7 @@ async def test_killed(tmp_path: Path, stage: Stage) -> None:
         holders = [pid for pid in psutil.pids() if maps_a_pool(pid) and str(folder) in environment_of(pid)]
         assert holders == []
         faults.let_go()
-    async with lone_site(empty(tmp_path)) as (process, said):
+    async with lone_site(emptied(folder)) as (process, said):
         assert socket_folders(folder) == {Path(said["control_dir"])}
         client = Client(said["url"])
         assert (await client.ask("after the restart", 5)).whole
@@ -113,9 +118,8 @@ def environment_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
-async def test_stopped_and_continued(tmp_path: Path, stage: Stage) -> None:
+async def test_stopped_and_continued(folder: Path, stage: Stage) -> None:
     """No worker is replaced for a silence in which nobody listened, and the victim's answer is whole."""
-    folder = empty(tmp_path)
     async with lone_site(folder) as (process, said):
         client, faults = Client(said["url"]), FaultFolder(folder)
         victim = await stage.reach(client, faults)
