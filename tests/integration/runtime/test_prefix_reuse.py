@@ -23,11 +23,18 @@ async def fresh(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def ask(pair: Pair, prompt: tuple[int, ...], tenant: str, cache_salt: str = "") -> int:
-    """Give the tokens that were not computed; every token of the answer is right."""
+    """Give the tokens that were not computed; every token of the answer is right, and prefill has heard of its end."""
     stream = pair.stream(prompt, 8, tenant=tenant, cache_salt=cache_salt)
     assert await stream.finish() is EndReason.LENGTH
     assert stream.right
+    await settled(pair)
     return stream.num_cached
+
+
+async def settled(pair: Pair) -> None:
+    """Wait until no prompt holds a page at prefill: what may be shared can be found."""
+    await pair.next_beat("prefill")
+    await until("prefill holds nothing", lambda: not {"granted", "sealed"} & set(pair.states("prefill")))
 
 
 async def test_only_the_same_tenant_shares(fresh: Pair) -> None:
@@ -52,6 +59,7 @@ async def test_a_conversation_shares_all_but_its_last_turn(fresh: Pair) -> None:
         stream = fresh.stream(prompt, 20, tenant="a")
         assert await stream.finish() is EndReason.LENGTH
         assert stream.right
+        await settled(fresh)
         cached.append(stream.num_cached)
         prompt = (*prompt, *stream.tokens, *range(7 + turn))
     assert cached == [0, 16, 32, 64]
@@ -84,11 +92,13 @@ async def test_traces_tell_nothing_of_tokens_or_tenants(fresh: Pair) -> None:
     """Salts of two gateways' lives differ and name nobody; no key or digest of tokens is written down."""
     await ask(fresh, PROMPT, "a-tenant-by-name")
     await ask(fresh, PROMPT, "a-tenant-by-name")
-    await fresh.next_beat("prefill")
-    traces = b"".join(path.read_bytes() for path in fresh.trace_folder.iterdir())
-    assert b"a-tenant-by-name" not in traces
-    assert b"1000,1001" not in traces
-    assert b'"shared":[[' in traces or b'"shared":[{' in traces
+
+    def traces() -> bytes:
+        return b"".join(path.read_bytes() for path in fresh.trace_folder.iterdir())
+
+    await until("the shared pages are in the traces", lambda: b'"shared":[{' in traces())
+    assert b"a-tenant-by-name" not in traces()
+    assert b"1000,1001" not in traces()
 
 
 async def test_without_the_guard_a_wrong_hint_reaches_another_tenant(tmp_path: Path) -> None:
