@@ -50,6 +50,8 @@ class LayerProbe(Struct):
     dtype: torch.dtype
     direct: bool = False
     window: int = 0
+    softcap: bool = False
+    sinks: bool = False
     attended: bool = False
 
 
@@ -84,6 +86,7 @@ class LayoutProbe(Cache):
             probe, (given_key, given_value) = self.probed[layer], self._given[layer]
             probe.direct = key is given_key and value is given_value
             probe.window, probe.attended = scoring.window, True
+            probe.softcap, probe.sinks = scoring.softcap is not None, scoring.sinks is not None
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1])
 
 
