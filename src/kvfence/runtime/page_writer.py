@@ -307,10 +307,15 @@ class MooncakeWriter(PageWriter[MooncakeTransport]):
         self.report(SessionRebuilt(rebuilding.result()))
 
     def _refuse_queued(self) -> None:
+        """Report what waits as never posted; what else was queued is asked for again when it is next due."""
         while not self._posts.empty():
             item = self._posts.get_nowait()
-            if isinstance(item, tuple):
+            if item is None:
+                self._renewing = False
+            elif isinstance(item, tuple):
                 self.report(BatchEnded(item[0].attempt, item[0].batch, success=False, source_quiet=True))
+            else:
+                self._queued.discard(item)
 
 
 def _forget_error(ended: "asyncio.Future[object]") -> None:
