@@ -107,7 +107,7 @@ class MooncakeTransport:
     """Writes whole records into one decode worker's current session.
 
     ``opened``: that session, None before it was told. ``failures``: batches that ended in non-success; whoever
-    queued a batch before one of them must not have it written (``queued_after``).
+    queued a batch before one of them must not have it written.
     """
 
     fence = Fence.NEW_SESSION

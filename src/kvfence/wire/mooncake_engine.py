@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from kvfence.core.errors import SettingsError, TransportError
 
-INSTALL = "pip install 'kvfence[mooncake]'"
+INSTALL = "pip install '.[mooncake]'"
 LIBRARIES = "apt-get install libibverbs1 libnuma1"
 
 TIMEOUT_S = 5.0
@@ -100,7 +100,7 @@ class Engine:
         self.base = address_of(buffer)
         self.nbytes = len(buffer)
         self._buffer = buffer
-        self._raw = _open(spec)
+        self._raw, self._ports = _open(spec)
         if self._raw.register_memory(self.base, self.nbytes) != 0:
             raise TransportError(f"Mooncake cannot register {self.nbytes} bytes of the pool", "no")
         self.port: int = self._raw.get_rpc_port()
@@ -125,7 +125,7 @@ class Engine:
         """
         self._raw.unregister_memory(self.base)
         del self._raw
-        if self.port in _listening():
+        if not self._ports.isdisjoint(_listening()):
             raise TransportError("a destroyed Mooncake engine still listens", "unknown")
 
 
@@ -145,8 +145,8 @@ def address_of(buffer: mmap.mmap) -> int:
     return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
-def _open(spec: EngineSpec) -> Any:
-    """Open an engine whose ports nobody here has had, closed to every address but its own."""
+def _open(spec: EngineSpec) -> tuple[Any, frozenset[int]]:
+    """Open an engine whose ports nobody here has had, closed to every address but its own; give it and them."""
     library = load_library()
     os.environ["MC_TCP_BIND_ADDRESS"] = spec.host
     for _ in range(LIVES_MAX):
@@ -161,7 +161,7 @@ def _open(spec: EngineSpec) -> Any:
             keep_to(fd, spec.host)
         if Engine._used.isdisjoint(ports) and not _connected(ports):
             Engine._used |= ports.keys()
-            return raw
+            return raw, frozenset(ports)
         del raw
     raise TransportError(f"Mooncake has found no unused ports in {LIVES_MAX} tries", "no")
 

@@ -100,6 +100,20 @@ def test_an_engine_that_was_not_destroyed_is_no_fence() -> None:
         del held
 
 
+def test_a_data_port_that_outlives_its_engine_is_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ports must be gone: bytes do not come in through the one by which peers ask."""
+
+    def fall_half_silent(self: FakeEngine) -> None:
+        self.sockets.pop(0).close()
+
+    with fake_mooncake():
+        engine = Engine(SPEC, mmap.mmap(-1, 4096))
+        ((_, data),) = [each.sockets for each in FakeEngine.living.values()]
+        monkeypatch.setattr(FakeEngine, "_fall_silent", fall_half_silent)
+        with data, pytest.raises(TransportError, match="still listens"):
+            engine.close()
+
+
 def test_used_ports_are_not_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only used ones are to be had, there is no new session, and no quarantine ends by it."""
     with fake_mooncake():
