@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import typer
 from msgspec import Meta
+from rich.markup import escape
 
 from kvfence.core.settings import Settings
 
@@ -89,7 +90,7 @@ def _option(key: str) -> inspect.Parameter:
     shown = "" if field.default == "" else f" [default: {field.default}]"
     flag = f"{FLAGS[key]}/--no-{FLAGS[key][2:]}" if kind is bool else FLAGS[key]
     option = typer.Option(
-        flag, help=f"{choices}{description}{shown}", show_default=False, rich_help_panel=_panel(section)
+        flag, help=escape(f"{choices}{description}{shown}"), show_default=False, rich_help_panel=_panel(section)
     )
     # Literals stay text here: load_settings checks them and tells all problems at once.
     plain: Any = str if get_origin(kind) is Literal else kind

@@ -45,6 +45,13 @@ def test_flags_reach_the_settings(run: Run) -> None:
     assert shown["server.port"] == (8000, "default")
 
 
+def test_help_shows_what_stands_in_brackets(run: Run) -> None:
+    """Defaults and optional words are text and no markup."""
+    shown = "".join(run("serve", "--help").out.replace("│", "").split())
+    assert "[default:8000]" in shown
+    assert "[requests=N]" in shown
+
+
 def test_a_flag_of_the_wrong_type_is_wrong_usage(run: Run) -> None:
     """Text where a number belongs exits 2 and names the flag."""
     outcome = run("config", "show", "--page-size", "many")
