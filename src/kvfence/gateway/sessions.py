@@ -14,7 +14,7 @@ from kvfence.core.ids import RequestId
 from kvfence.core.request import Request
 from kvfence.gateway.pieces import CallPart, Finish, Piece, SaidToken
 from kvfence.gateway.responses import BROKEN_OFF, Failure, Need, failure_of, finish_reason, too_large
-from kvfence.gateway.tool_calls import CallReader
+from kvfence.gateway.tool_calls import CallReader, overlap
 from kvfence.gateway.translate import TextStream
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, TokensOut
@@ -49,7 +49,7 @@ class StopScanner:
         if ends:
             self._held = ""
             return seen[: min(ends)[1]], True
-        keep = max((_overlap(seen, stop) for stop in self._stops), default=0)
+        keep = max((overlap(seen, stop) for stop in self._stops), default=0)
         self._held = seen[len(seen) - keep :]
         return seen[: len(seen) - keep], False
 
@@ -57,14 +57,6 @@ class StopScanner:
         """Give what was held back: no stop string can come any more."""
         held, self._held = self._held, ""
         return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that begins the stop string."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
 
 
 class TokenClock:

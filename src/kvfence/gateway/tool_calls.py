@@ -260,7 +260,7 @@ class WrittenReader(CallReader):
         if mark:
             self._held, self._inside = mark + rest, True
             return self._content(before)
-        keep = _overlap(self._held, self._form.start)
+        keep = overlap(self._held, self._form.start)
         content, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return self._content(content) if content else None
 
@@ -299,7 +299,7 @@ class WrittenReader(CallReader):
         return out
 
 
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """Length of the longest end of the text that begins the mark."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
 

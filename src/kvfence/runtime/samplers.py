@@ -1,5 +1,5 @@
-"""Makes the samplers of a worker's sequences; grammars are compiled in a thread of their own, so that a slow one holds
-up only its own sequence.
+"""Makes the samplers of a worker's sequences; grammars are compiled in one thread of their own, one after the other, so
+that a slow one holds up no pass, but only its own sequence and those whose grammars come after it.
 
 Not for: what a sampler does (``models/sampler.py``, ``models/sampling.py``).
 """
