@@ -94,8 +94,8 @@ def tags_of(pages: range) -> list[PageTag]:
 def receive(fd: int, num_pages: int, with_mooncake: bool) -> None:
     """Open a session, then verify what each line names and say so with the processor seconds used so far."""
     memory = Memory(fd, num_pages)
-    opened = Receiver(SPEC, fd, memory.nbytes).opened if with_mooncake else None
-    say(opened)
+    receiver = Receiver(SPEC, fd, memory.nbytes) if with_mooncake else None  # it lives as long as it is referred to
+    say(receiver.opened if receiver is not None else None)
     for line in sys.stdin:
         start, stop = (int(word) for word in line.split())
         pages = range(start, stop)
