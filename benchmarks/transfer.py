@@ -236,7 +236,7 @@ def measure(bench: Bench, rounds: int) -> list[Measure]:
 
 def run(quick: bool) -> Report:
     """Measure both transports."""
-    num_pages, rounds = (128, 3) if quick else (512, 15)
+    num_pages, rounds = (128, 3) if quick else (256, 11)
     load, measures, missing = os.getloadavg()[0], [], ""
     kinds = {"shm": False, "mooncake": True}
     try:
