@@ -292,8 +292,3 @@ def _automaton(anchors: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
         dfa = ahocorasick_rs.Implementation.DFA
         _automata[anchors] = ahocorasick_rs.BytesAhoCorasick([each.encode() for each in anchors], implementation=dfa)
     return _automata[anchors]
-
-
-def found_event(name: str) -> list[Found]:
-    """What a form gives when its line is a run-time signature."""
-    return [Found(EVENT, name)]

@@ -41,8 +41,6 @@ ARGUMENTS: dict[str, Argument] = {
     "version": Argument("version"),
 }
 
-EVENT_METRICS = {"sglang:decode_deferred_kv_release_total": ("outcome", "timeout", "deferred_release_timeout")}
-
 
 def read_arguments(arguments: Mapping[str, object]) -> Iterator[Found]:
     """Facts that a set of resolved server arguments states."""
