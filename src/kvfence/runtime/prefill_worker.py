@@ -29,7 +29,8 @@ from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.transitions import PrefillPhase
 from kvfence.runtime.lifeline import Beat, Begin, Lifeline, MeetPeer, Order, PeerDied
-from kvfence.runtime.page_writer import MooncakeWriter, PageWriter, SharedMemoryWriter
+from kvfence.runtime.mooncake_writer import MooncakeWriter
+from kvfence.runtime.page_writer import PageWriter, SharedMemoryWriter
 from kvfence.runtime.prefixes import Prefixes
 from kvfence.runtime.process import run_worker
 from kvfence.runtime.samplers import is_ready

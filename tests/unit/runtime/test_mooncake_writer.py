@@ -12,9 +12,9 @@ from kvfence.kv.storage import PoolBuffer, open_shared, pool_bytes
 from kvfence.protocol.commands import Post
 from kvfence.protocol.events import BatchEnded, Event, SessionRebuilt
 from kvfence.protocol.guards import Rules
-from kvfence.runtime import page_writer
+from kvfence.runtime import mooncake_writer
 from kvfence.runtime.lifeline import Begin, MeetPeer
-from kvfence.runtime.page_writer import MooncakeWriter
+from kvfence.runtime.mooncake_writer import MooncakeWriter
 from kvfence.wire.mooncake import CHECK_RECORDS, MooncakeTransport, Receiver
 from kvfence.wire.mooncake_engine import EngineSpec
 from kvfence.wire.transport import PageBatch
@@ -112,7 +112,7 @@ async def test_a_session_announced_before_the_peer_is_met_is_kept() -> None:
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_session_that_is_over_or_never_told_gets_nothing(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is posted, so nothing is in doubt and the engine lives on."""
-    monkeypatch.setattr(page_writer, "TELL_S", 0.1)
+    monkeypatch.setattr(mooncake_writer, "TELL_S", 0.1)
     async with scene() as it:
         it.meet()
         it.hear()
@@ -127,7 +127,7 @@ async def test_a_session_that_is_over_or_never_told_gets_nothing(gone: bool, mon
 
 async def test_an_address_that_is_not_decode_s_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where pages go is a setting: no message can lead them elsewhere."""
-    monkeypatch.setattr(page_writer, "TELL_S", 0.1)
+    monkeypatch.setattr(mooncake_writer, "TELL_S", 0.1)
     async with scene() as it:
         it.meet()
         opened = it.receiver.opened
@@ -177,7 +177,7 @@ async def test_a_link_that_is_not_sound_gets_no_page(capfd: pytest.CaptureFixtur
 
 async def test_a_call_that_does_not_come_back_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client need not wait for it: the batch is given up in time, and what is posted meanwhile is refused."""
-    monkeypatch.setattr(page_writer, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(mooncake_writer, "PATIENCE_S", 0.1)
     async with scene() as it:
         it.meet()
         it.hear()
@@ -202,7 +202,7 @@ async def test_a_call_that_does_not_come_back_is_in_doubt(monkeypatch: pytest.Mo
 
 async def test_a_renewal_that_is_refused_with_its_queue_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One asked for while a call hangs is dropped with what waits; pages still in quarantine get the next one."""
-    monkeypatch.setattr(page_writer, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(mooncake_writer, "PATIENCE_S", 0.1)
     async with scene() as it:
         it.meet()
         it.hear()
