@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, field, json, to_builtins
 from starlette.applications import Starlette
@@ -113,7 +114,11 @@ def build_app(deps: GatewayDeps) -> Starlette:
 
 
 class Gateway:
-    """The routes and what they share. Holds: one thread that reads and tokenises bodies, one at a time."""
+    """The routes and what they share.
+
+    Holds: one thread that reads and tokenises bodies, one at a time; a tenant has one in line, the others wait their
+    turn, so that nobody waits for more than one body of each other tenant.
+    """
 
     def __init__(self, deps: GatewayDeps) -> None:
         self.counts = GatewayMetrics(enforcing=not deps.observed)
@@ -125,6 +130,7 @@ class Gateway:
         self._quotas = Quotas(deps.allowance, deps.keys.allowances(deps.allowance))
         self._probe = Probe(deps.generations, deps.log, deps.probe_every_s)
         self._translator = ThreadPoolExecutor(1, "kvfence-translate")
+        self._turns: WeakValueDictionary[TenantId, asyncio.Semaphore] = WeakValueDictionary()
         self._created = int(time.time())
 
     @asynccontextmanager
@@ -181,8 +187,9 @@ class Gateway:
             if isinstance(body, Failure):
                 return body
             served = Served(self._deps.model, self._deps.tokenizer, self._deps.generations.capacity)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._translator, translate, body, served, caller)
+            async with self._turns.setdefault(tenant, asyncio.Semaphore(1)):
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._translator, translate, body, served, caller)
 
     def _open_session(self, translation: Translation, record: RequestRecord) -> Session:
         tokenizer, generations, calls = self._deps.tokenizer, self._deps.generations, translation.calls

@@ -111,7 +111,7 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
         _Penalty | None, Meta(description="subtracted for each time a token stands in the answer")
     ] = None
     repetition_penalty: Annotated[
-        Annotated[float, Meta(gt=0, le=10)] | None,
+        Annotated[float, Meta(ge=0.01, le=10)] | None,
         Meta(description="divides the logits of tokens of prompt and answer (as in vLLM); 1 is off"),
     ] = None
     logit_bias: Annotated[

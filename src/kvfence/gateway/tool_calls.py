@@ -21,6 +21,8 @@ from kvfence.models.tool_formats import ToolFormat
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 _BETWEEN = " \t\r\n,;"
+LOOKED_AT_MAX = 4
+"""Tools that are looked at one by one, once all together were refused."""
 
 
 class Calls(Struct, frozen=True):
@@ -112,10 +114,6 @@ def _plan_named(tools: Sequence[Tool], name: str) -> Calls | Failure:
 
 
 def _plan_required(tools: Sequence[Tool], parallel: bool) -> Calls | Failure:
-    for index, tool in enumerate(tools):  # each alone, so that the failure can name it
-        alone = _with_grammar(Calls(frozenset()), _object_schema(tool), f"tools[{index}]")
-        if isinstance(alone, Failure):
-            return alone
     calls = [
         {
             "type": "object",
@@ -126,7 +124,17 @@ def _plan_required(tools: Sequence[Tool], parallel: bool) -> Calls | Failure:
         for index, tool in enumerate(tools)
     ]
     schema = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **({} if parallel else {"maxItems": 1})}
-    return _with_grammar(Calls(frozenset(tool.function.name for tool in tools)), schema, "tools")
+    plan = _with_grammar(Calls(frozenset(tool.function.name for tool in tools)), schema, "tools")
+    return _name_culprit(tools, plan) if isinstance(plan, Failure) else plan
+
+
+def _name_culprit(tools: Sequence[Tool], failure: Failure) -> Failure:
+    """Name the tool that cannot be enforced alone, if it is among the first: each look costs as much as a schema."""
+    for index, tool in enumerate(tools[:LOOKED_AT_MAX]):
+        alone = _with_grammar(Calls(frozenset()), _object_schema(tool), f"tools[{index}]")
+        if isinstance(alone, Failure):
+            return alone
+    return failure
 
 
 def _with_grammar(calls: Calls, schema: object, where: str) -> Calls | Failure:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -210,6 +211,36 @@ async def test_a_tenant_beyond_its_quota_hears_when_to_ask_again(tmp_path):
     assert beyond.json()["error"]["code"] == "rate_limit_exceeded"
     assert "x-ratelimit-limit-tokens" not in other.headers
     assert many.json()["error"]["param"] == "n"
+
+
+async def test_a_tenants_bodies_wait_for_each_other_and_not_before_anothers(tmp_path):
+    """Of a tenant that sends many costly bodies at once only one is in line before another tenant's."""
+    (tmp_path / "keys").write_text("sk-a acme\nsk-b other\n")
+    running = Running(say("Hi"), load_keys(tmp_path / "keys"))
+    seen: list[str] = []
+    begun, go_on, encode = threading.Event(), threading.Event(), running.tokenizer.encode
+
+    def slow(text, *args, **kwargs):
+        seen.append(text[-1])
+        begun.set()
+        assert go_on.wait(5)
+        return encode(text, *args, **kwargs)
+
+    running.tokenizer.encode = slow
+    async with running.client() as client:
+
+        async def ask(key, text):
+            return await client.post(CHAT, json=chat(text), headers={"authorization": f"Bearer {key}"})
+
+        many = [asyncio.create_task(ask("sk-a", "a")) for _ in range(5)]
+        assert await asyncio.to_thread(begun.wait, 5)
+        one = asyncio.create_task(ask("sk-b", "b"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        go_on.set()
+        answers = await asyncio.gather(one, *many)
+    assert [each.status_code for each in answers] == [200] * 6
+    assert "".join(seen).index("b") <= 1
 
 
 async def test_half_an_answer_is_never_given_as_a_whole_one():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvfence.gateway import tool_calls
 from kvfence.gateway.openai import ChatBody
 from kvfence.gateway.pieces import CallPart
 from kvfence.gateway.responses import Failure
@@ -187,6 +188,19 @@ def test_what_cannot_be_called_is_named(fields, takes_tools, form, param) -> Non
     failure = plan_calls(chat(**fields), takes_tools, form)
     assert isinstance(failure, Failure)
     assert (failure.status, failure.param) == (400, param)
+
+
+def test_many_costly_tools_cost_no_more_than_one_schema(monkeypatch) -> None:
+    """What is too large together is refused before many of them are looked at alone."""
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(200)}}
+    tools = [{"type": "function", "function": {"name": f"f{n}", "parameters": schema}} for n in range(128)]
+    looked_at: list[bytes] = []
+    real = tool_calls.grammar_of_schema
+    monkeypatch.setattr(tool_calls, "grammar_of_schema", lambda text: (looked_at.append(text), real(text))[1])
+    failure = plan_calls(chat(tools=tools, tool_choice="required"), True, None)
+    assert isinstance(failure, Failure)
+    assert failure.param == "tools"
+    assert len(looked_at) <= 1 + tool_calls.LOOKED_AT_MAX
 
 
 def test_a_model_whose_way_is_unknown_can_still_be_made_to_call() -> None:

@@ -136,6 +136,7 @@ def test_a_chat_takes_text_parts_and_developer_messages():
         ({"frequency_penalty": 2.1}, "frequency_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty"),
         ({"min_p": 1.5}, "min_p"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"stop_token_ids": [257]}, "stop_token_ids"),

@@ -117,6 +117,7 @@ def test_deep_nesting_is_refused() -> None:
         {"type": "string", "pattern": "(a|aa)*(b|bb){0,5000}c{0,5000}"},
         {"type": "array", "minItems": 10**9, "items": {"anyOf": [{"const": f"v{n}"} for n in range(3000)]}},
         {"type": "object", "properties": {f"p{n}": {"enum": [f"v{m}" for m in range(9)]} for n in range(700)}},
+        {"type": "object", "properties": {f"{n}": {} for n in range(4500)}},
     ],
 )
 def test_hostile_schemas_cost_little(schema, tokens) -> None:

@@ -53,6 +53,15 @@ def test_repetition_shrinks_negative_logits_further() -> None:
     assert sample(logits, [params], [0], [sampler]) == [EOS]
 
 
+def test_the_strongest_repetition_chooses_nothing_forbidden() -> None:
+    """At the least penalty that the API takes, a token seen before is still not chosen where it is forbidden."""
+    params = SamplingParams(repetition_penalty=0.01, min_tokens=9, temperature=1e-9, stop_token_ids=(3,))
+    past = past_of(params, (3, EOS), 0)
+    assert all(choose(params, (3, EOS), 0)[0] not in (3, EOS) for _ in range(3))
+    sampler = Sampler(params, past, frozenset({EOS}))
+    assert sample(torch.tensor([[80.0, -80.0, 1.0, 90.0, 95.0]]), [params], [0], [sampler]) == [0]
+
+
 def test_no_end_before_the_least_length() -> None:
     """Below min_tokens neither the end nor a stop token is chosen; at it they may be."""
     params = greedy(logit_bias=((EOS, 50.0), (1, 40.0)), min_tokens=2, stop_token_ids=(1,))
