@@ -20,6 +20,7 @@ from kvfence.scope.values import Value
 
 FROM_WORST = tuple(Class)
 RELEASES_MAX = 1000
+RATED_ROWS_MIN, RATED_ROWS_MAX = 20, 1_000_000
 _INTERVAL_SCHEMA = {
     "interval": "int64",
     "of_model": "string",
@@ -34,7 +35,6 @@ _INTERVAL_SCHEMA = {
     "said_release": "string",
     "single": "boolean",
     "of_release": "boolean",
-    "score": "int64",
 }
 
 
@@ -102,8 +102,15 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
         table["to_time"].isnull() | started.isnull() | (started < table["to_time"]),
     ]
     joined = requests.left_join(table, [*place, *time])
-    best = joined["score"].max().over(ibis.window(group_by="n"))
-    joined = joined.mutate(best=best)
+    # An interval names more of a place only where the request does too: else it is one of several that may fit.
+    named = {"model": 1, "replica": 2, "worker": 4}
+    points = [
+        ibis.ifelse(joined[f"of_{name}"].notnull() & joined[name].notnull(), weight, 0)
+        for name, weight in named.items()
+    ]
+    score = ibis.ifelse(joined["interval"].isnull(), ibis.null("int64"), points[0] + points[1] + points[2])
+    joined = joined.mutate(score=score)
+    joined = joined.mutate(best=joined["score"].max().over(ibis.window(group_by="n")))
     joined = joined.filter(joined["score"].isnull() | (joined["score"] == joined["best"]))
     return joined.mutate(
         pool_tokens=ibis.coalesce(joined["pool_tokens"], _or_null(judgement.pool)),
@@ -134,7 +141,6 @@ def _interval_table(store: Store, intervals: Sequence[Interval]) -> Any:
             "said_release": each.release,
             "single": each.single,
             "of_release": each.vulnerable,
-            "score": 4 * (worker is not None) + 2 * (each.replica is not None) + (each.model is not None),
         }
         for number, each in enumerate(intervals)
         for worker in each.workers or (None,)
@@ -238,7 +244,8 @@ def _agreed(judged: Any) -> Any:
     )
     judged = judged.filter(judged["place"] == 0)
     agreed = (judged["least"] == judged["most"]) | (judged["all_clear"] == 1)
-    return judged.mutate(reason=ibis.ifelse(agreed, judged["reason"], "history_disagrees")).drop(
+    otherwise = ibis.ifelse(judged["started"].isnull(), "no_time", "history_disagrees")
+    return judged.mutate(reason=ibis.ifelse(agreed, judged["reason"], otherwise)).drop(
         "least", "most", "all_clear", "place"
     )
 
@@ -246,25 +253,22 @@ def _agreed(judged: Any) -> Any:
 # ---- rates of this log
 
 
-def rates(requests: Any, floor: int) -> tuple[float | None, float | None]:
+def rates(store: Store, source: Any, floor: int) -> tuple[float | None, float | None]:
     """Give bytes a token (the most of ordinary requests) and prefilled tokens a second (the best), of this log.
 
-    Only requests that fit every pool are looked at; with fewer than twenty of them: None.
+    Only requests that fit every pool are looked at, at most a million; with fewer than twenty of them: None.
     """
-    fits = requests.filter((requests["tokens"] >= 1000) & (requests["tokens"] < floor))
+    fits = source.filter(source["prompt_tokens"].between(1000, floor - 1))
+    fits = store.keep("ordinary", fits.select("prompt_tokens", "body_bytes", "ttft_ms").head(RATED_ROWS_MAX))
     has_body, has_time = fits["body_bytes"] > 0, fits["ttft_ms"] > 0
-    row = (
-        fits.aggregate(
-            bodies=has_body.sum(),
-            bytes=(fits["body_bytes"] / fits["tokens"]).quantile(0.95, where=has_body),
-            times=has_time.sum(),
-            speed=(fits["tokens"] / fits["ttft_ms"] * 1000).quantile(0.99, where=has_time),
-        )
-        .to_pyarrow()
-        .to_pylist()[0]
+    counted = fits.aggregate(
+        bodies=has_body.sum(),
+        bytes=(fits["body_bytes"] / fits["prompt_tokens"]).quantile(0.95, where=has_body),
+        times=has_time.sum(),
+        speed=(fits["prompt_tokens"] / fits["ttft_ms"] * 1000).quantile(0.99, where=has_time),
     )
-    enough = 20
+    row = counted.to_pyarrow().to_pylist()[0]
     return (
-        row["bytes"] if (row["bodies"] or 0) >= enough else None,
-        row["speed"] if (row["times"] or 0) >= enough else None,
+        row["bytes"] if (row["bodies"] or 0) >= RATED_ROWS_MIN else None,
+        row["speed"] if (row["times"] or 0) >= RATED_ROWS_MIN else None,
     )

@@ -5,6 +5,7 @@ Parquet is read where it lies; text is staged (``staging.py``). What cannot be r
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,28 @@ from kvfence.scope.staging import GOOD, Plan, Staged, cannot_be_read, head_of, q
 from kvfence.scope.store import Store
 from kvfence.scope.values import Reader, Value, typed
 
+Ranges = dict[str, list[tuple[Any, Any]]]
+
+
+class RowGroup(Struct, frozen=True):
+    """Rows of a Parquet file that lie together, and when they started."""
+
+    first: datetime
+    last: datetime
+    rows: int
+
 
 class Sources(Struct):
-    """The requests of all files as one ibis table (``REQUEST_COLUMNS``, bad, source_file, source_line)."""
+    """The requests of all files as one ibis table (``REQUEST_COLUMNS``, bad, source_file, source_line).
+
+    groups: how the rows lie in time, where the files tell it.
+    ranges: the least and the greatest values of each column, where all files tell them; None where some do not.
+    """
 
     table: Any
     readings: dict[str, Reading]
-    parquet: tuple[str, ...] = ()
+    ranges: Ranges | None = None
+    groups: tuple[RowGroup, ...] | None = None
 
 
 def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
@@ -54,10 +70,83 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
         said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
     table = ibis.union(*tables) if len(tables) > 1 else tables[0]
-    return Sources(table, readings, tuple(name for name, each in parquet.items() if each.picks))
+    return Sources(table, readings, _ranges(store, staged, parquet, tables), _groups(store, staged, parquet))
+
+
+def _ranges(
+    store: Store, staged: Sequence[Staged], parquet: Mapping[str, Staged], tables: Sequence[Any]
+) -> Ranges | None:
+    """Gather the least and the greatest values that the files' own statistics tell, and whether a value is unread.
+
+    Statistics leave NaN out: that alone is looked for in the rows, where a column of floats was chosen.
+    """
+    found: Ranges = {}
+    own = (*REQUEST_COLUMNS, "bad")
+    files: list[tuple[str, dict[str, tuple[str, ...]]]] = [
+        (str(each.path), {name: (name,) for name in own}) for each in staged if each.path is not None
+    ]
+    for name, each in parquet.items():
+        paths = {pick.column: pick.path for pick in each.picks if pick.column in RANGED}
+        sure = [pick for pick in each.picks if pick.column in RANGED or pick.column in {"ended", "first_token"}]
+        if len(sure) > len(paths) or any(pick.scale != 1.0 for pick in each.picks):
+            return None
+        files.append((name, paths))
+    for name, paths in files:
+        if not add_ranges(store, name, paths, found):
+            return None
+    unread = [int(table.filter(table["bad"] != 0).count().to_pyarrow().as_py()) for table in tables]
+    found.setdefault("bad", []).append((0, int(any(unread))))
+    return found
+
+
+def _groups(store: Store, staged: Sequence[Staged], parquet: Mapping[str, Staged]) -> tuple[RowGroup, ...] | None:
+    """Read from the files' statistics how their rows lie in time; None where one of them does not tell."""
+    files = [(str(each.path), "started") for each in staged if each.path is not None]
+    for name, each in parquet.items():
+        picks = [pick for pick in each.picks if pick.column in {"started", "ended"}]
+        if len(picks) != 1:
+            return None
+        files.append((name, ", ".join(picks[0].path)))
+    found = []
+    for name, path in files:
+        rows = store.run(
+            "SELECT TRY_CAST(stats_min_value AS TIMESTAMP), TRY_CAST(stats_max_value AS TIMESTAMP), row_group_num_rows "
+            f"FROM parquet_metadata({quoted(name)}) WHERE path_in_schema = {quoted(path)}"
+        )
+        if not rows or any(None in row for row in rows):
+            return None
+        found += [RowGroup(*row) for row in rows]
+    return tuple(found)
 
 
 # ---- Parquet
+
+RANGED = ("prompt_tokens", "completion_tokens", "status", "ttft_ms", "duration_ms", "body_bytes", "started", "bad")
+
+
+def add_ranges(store: Store, name: str, paths: Mapping[str, tuple[str, ...]], found: Ranges) -> bool:
+    """Add what a Parquet file's statistics tell of its columns; False where they are silent, or may hide a NaN."""
+    rows = store.run(
+        f"""SELECT path_in_schema, any_value(type), min(stats_min_value), max(stats_min_value),
+        min(TRY_CAST(stats_min_value AS DOUBLE)), max(TRY_CAST(stats_max_value AS DOUBLE)),
+        min(TRY_CAST(stats_min_value AS TIMESTAMP)), max(TRY_CAST(stats_max_value AS TIMESTAMP)),
+        count(*) FILTER (stats_min_value IS NULL AND coalesce(stats_null_count, -1) < num_values)
+        FROM parquet_metadata({quoted(name)}) GROUP BY path_in_schema"""
+    )
+    told = {row[0]: row for row in rows}
+    for column, path in paths.items():
+        row = told.get(", ".join(path))
+        if column not in RANGED:
+            continue
+        if row is None or row[8]:
+            return False
+        if row[2] is None:
+            continue
+        low, high = (row[6], row[7]) if column == "started" else (row[4], row[5])
+        if low is None or high is None:
+            return False
+        found.setdefault(column, []).append((low, high))
+    return True
 
 
 def _parquet(store: Store, name: str, plan: Plan) -> Staged:

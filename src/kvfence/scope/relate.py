@@ -17,17 +17,14 @@ from kvfence.scope.classes import Judgement, classify, intervals_of, rates
 from kvfence.scope.columns import parse_maps
 from kvfence.scope.exclusions import Exclusions, load_exclusions
 from kvfence.scope.history import first_refused, load_history
-from kvfence.scope.ingest import Sources, ingest
+from kvfence.scope.ingest import RowGroup, Sources, ingest
 from kvfence.scope.merging import merged, prepared
 from kvfence.scope.relation import Class, Reading, Relation
 from kvfence.scope.staging import Plan
 from kvfence.scope.store import Store
-from kvfence.scope.survey import LONG_ROWS_MAX, Bounds, Survey, candidates, plain_reason, survey
+from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, plain_reason, survey
 from kvfence.scope.victims import Reach, Window
 from kvfence.scope.warehouse import open_tables
-
-EXACT_ROWS_MAX = 20_000_000
-"""Up to so many rows are compared with each other for duplicates; above, only those that are not plainly clear."""
 
 
 class Request(Struct, frozen=True):
@@ -70,12 +67,10 @@ def relate(store: Store, request: Request) -> Relation:
         source = source.filter(source["started"].isnull() | (source["started"] <= request.as_of))
         sources = structs.replace(sources, readings=_as_of(source, sources.readings))
     bounds = Bounds(floor, max(floor // 2, 2), now)
-    seen = survey(store, source, bounds)
+    seen = survey(store, sources, source, bounds)
     if seen.rows == 0:
         raise EvidenceError(f"no request is in {', '.join(request.logs[:5])}")
-    if seen.long_rows > LONG_ROWS_MAX:
-        bounds = structs.replace(bounds, long=floor)
-    work = _Work(store, source, bounds, seen)
+    work = _Work(store, source, seen.bounds, seen, sources.groups)
     return _relation(work, judgement, request, (exclusions, sources))
 
 
@@ -95,6 +90,7 @@ class _Work(Struct, frozen=True):
     source: Any
     bounds: Bounds
     seen: Survey
+    groups: tuple[RowGroup, ...] | None
 
     @property
     def is_local(self) -> bool:
@@ -129,10 +125,10 @@ def _floor(judgement: Judgement) -> int:
 def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[Exclusions, Sources]) -> Relation:
     exclusions, sources = given
     store, bounds, seen = work.store, work.bounds, work.seen
-    rows = _with_twins(work) if work.is_exact else candidates(store, work.source, bounds, seen.lost)
-    taken = tally.by_reason(rows.select(reason=plain_reason(rows, bounds)))
+    rows, taken = _with_twins(work) if work.is_exact else (seen.kept, {})
     ready = prepared(store, rows)
-    bytes_per_token, speed = rates(ready, bounds.floor)
+    unsaid = ready.filter(ready["tokens"].isnull() & ready["body_bytes"].notnull()).count().to_pyarrow().as_py()
+    bytes_per_token, speed = rates(store, work.source, bounds.floor) if unsaid else (None, None)
     judgement = structs.replace(judgement, bytes_per_token=bytes_per_token, tokens_per_s=request.prefill_rate or speed)
     judged = tally.excluded(store, classify(store, ready, judgement), exclusions)
     kept, duplicates = merged(store, judged)
@@ -144,7 +140,7 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
         less["fits"] = less.get("fits", 0) + same
         duplicates = structs.replace(duplicates, same=duplicates.same + same)
     tally.add_plain(reasons, seen, taken, less)
-    moved = tally.move_uncovered(store, reasons, judgement, bounds)
+    moved = tally.move_uncovered(store, reasons, judgement)
     baseline = (classified["class"] != str(Class.CLEAR)) | (classified["prompt_tokens"] >= bounds.long)
     return Relation(
         classified=store.keep("classified", classified.filter(baseline.fill_null(False))),
@@ -166,22 +162,17 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
     )
 
 
-def _with_twins(work: _Work) -> Any:
-    """Take out candidates with the plainly clear rows that bear the id of one of them: halves and retries."""
-    store, source = work.store, work.source
-    rows = candidates(store, source, work.bounds, work.seen.lost)
-    ids = (
-        rows.filter(plain_reason(rows, work.bounds).isnull() & rows["request_id"].notnull())
-        .select("request_id")
-        .distinct()
-    )
+def _with_twins(work: _Work) -> tuple[Any, dict[str, int]]:
+    """Add the plainly clear rows that bear the id of one that is not: halves and retries. Give how many, by reason."""
+    store, source, rows = work.store, work.source, work.seen.kept
+    named = rows.filter(plain_reason(rows, work.bounds).isnull() & rows["request_id"].notnull())
+    ids = store.keep("doubtful_ids", named.select("request_id").distinct())
     if ids.count().to_pyarrow().as_py() == 0:
-        return rows
-    short = source["prompt_tokens"].between(2, work.bounds.long - 1).fill_null(False)
-    plain = source.filter((short | (source["prompt_tokens"] == 1) | source["prompt_tokens"].isnull()).fill_null(True))
-    plain = plain.filter(plain_reason(plain, work.bounds).notnull())
-    twins = store.keep("twins", plain.semi_join(ids, "request_id"), "looking for other rows of the same requests")
-    return store.keep("with_twins", ibis.union(rows, twins.select(*rows.columns)))
+        return rows, {}
+    short = source.filter(source["prompt_tokens"].between(2, work.bounds.long - 1))
+    twins = store.keep("twins", short.semi_join(ids, "request_id"), "looking for other rows of the same requests")
+    taken = tally.by_reason(twins.select(reason=plain_reason(twins, work.bounds)))
+    return store.keep("with_twins", ibis.union(rows, twins.select(*rows.columns))), taken
 
 
 def _victims(
@@ -191,7 +182,7 @@ def _victims(
     windows = victims.windows_of(one_each, reach)
     if not windows:
         return tally.shaped(one_each.mutate(victim_of=ibis.literal(0))), {}, []
-    found, windows = victims.find_victims(work.store, work.source, work.seen.places, windows)
+    found, windows = victims.find_victims(work.store, (work.source, work.groups), work.seen.places, windows)
     classified, new = tally.with_victims(work.store, one_each, found)
     less = tally.by_reason(new.select(reason=plain_reason(new, work.bounds)))
     would_be = classified.mutate(**{"class": classified["would_be"]})
@@ -227,7 +218,12 @@ def assumptions(
         yield "duplicates were looked for among requests that are not plainly clear alone: there are too many rows"
     if uncovered:
         yield f"{uncovered:,} short requests are UNKNOWN: neither the history nor --pool says which pool served them"
-    if judgement.bytes_per_token is None or judgement.tokens_per_s is None:
+    if judgement.bytes_per_token is not None and judgement.tokens_per_s is not None:
+        yield (
+            f"where no length was logged: at most {judgement.bytes_per_token:.2f} bytes of body a token and at most "
+            f"{judgement.tokens_per_s:,.0f} tokens a second of prefill, as this log's ordinary requests show"
+        )
+    else:
         yield "too few long requests have length, body size and TTFT: requests without a length are not LIKELY by TTFT"
     if windows:
         known = [each for each in windows if each.tokens]

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 import ibis
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from kvfence.scope.relation import Trouble
+from kvfence.scope.ingest import Sources
+from kvfence.scope.relation import REQUEST_COLUMNS, Trouble
 from kvfence.scope.store import Store
 from kvfence.scope.values import BAD_BITS, NO_ZONE_BIT, Value
 
@@ -24,7 +25,11 @@ TIME_MIN, TIME_MAX = datetime.fromisoformat("2020-01-01"), datetime.fromisoforma
 NOT_ANSWERED = (400, 599)
 BROKEN_OFF = 499
 LONG_ROWS_MAX = 3_000_000
-LOST_ROWS_MAX = 1_000_000
+"""With more long rows only those over some pool are kept."""
+EXACT_ROWS_MAX = 20_000_000
+"""Up to so many rows are compared with each other for duplicates; above, only those that are not plainly clear."""
+UNSAID_ROWS_MAX = 1_000_000
+"""Of more rows without a length, those that nothing can be told of are counted and not kept."""
 
 
 class Bounds(Struct, frozen=True):
@@ -40,15 +45,20 @@ class Bounds(Struct, frozen=True):
 
 
 class Survey(Struct, frozen=True):
-    """What all rows say together. lost: rows with neither length nor body. plain: plainly CLEAR ones by reason."""
+    """What all rows say together.
+
+    kept: the rows that ``classes.py`` works on: not plainly clear, or long. plain: the other ones by reason.
+    lost: rows with neither length nor body that were too many to be kept.
+    """
 
     places: Any
     accounts: Any
     lengths: Any
+    kept: Any
     rows: int
     plain: dict[str, int]
-    long_rows: int
     lost: int
+    bounds: Bounds
     first: datetime | None
     last: datetime | None
     troubles: dict[str, tuple[Trouble, ...]]
@@ -87,95 +97,119 @@ def is_lost(source: Any, bounds: Bounds) -> Value:
     return unsaid & source["body_bytes"].isnull() & plain_reason(source, bounds).isnull()
 
 
-def survey(store: Store, source: Any, bounds: Bounds) -> Survey:
+def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Survey:
     """Pass over every row and keep the aggregates as local tables."""
+    with store.watching("counting"):
+        rows = int(source.count().to_pyarrow().as_py())
+        long_rows = int(source.filter(source["prompt_tokens"] >= bounds.long).count().to_pyarrow().as_py())
+        unsaid = int(source.filter(_is_unsaid(source)).count().to_pyarrow().as_py())
+    if long_rows > LONG_ROWS_MAX:
+        bounds = structs.replace(bounds, long=bounds.floor)
+    plain, lost = _plain_unsaid(store, source, bounds) if unsaid > UNSAID_ROWS_MAX else ({}, 0)
+    unsaid_rows = source.filter(_is_unsaid(source))
+    if unsaid > UNSAID_ROWS_MAX:
+        unsaid_rows = unsaid_rows.filter(plain_reason(unsaid_rows, bounds).isnull() & ~is_lost(unsaid_rows, bounds))
+    kept = _kept(store, source, bounds, unsaid_rows, rows > EXACT_ROWS_MAX)
+    short = rows - int(kept.count().to_pyarrow().as_py()) - sum(plain.values()) - lost
     places = store.keep("places_raw", _places(source, bounds), "counting by place")
     accounts = store.keep("accounts_raw", _accounts(source, bounds), "counting by account")
-    lengths = store.keep("lengths", _lengths(source), "counting lengths")
-    total = places.aggregate(
-        rows=places["requests"].sum(),
-        fits=places["fits"].sum(),
-        refused=places["refused"].sum(),
-        body_fits=places["body_fits"].sum(),
-        lost=places["lost"].sum(),
-        long_rows=places["long_requests"].sum(),
-        odd=places["odd"].sum(),
-        first=places["first"].min(),
-        last=places["last"].max(),
-    )
-    row = total.to_pyarrow().to_pylist()[0]
+    times = places.aggregate(first=places["first"].min(), last=places["last"].max()).to_pyarrow().to_pylist()[0]
     return Survey(
-        places=_merged_places(store, places),
+        places=_merged_places(store, places, bounds),
         accounts=_merged_accounts(store, accounts),
-        lengths=lengths,
-        rows=int(row["rows"] or 0),
-        plain={name: int(row[name]) for name in ("fits", "refused", "body_fits") if row[name]},
-        long_rows=int(row["long_rows"] or 0),
-        lost=int(row["lost"] or 0),
-        first=row["first"],
-        last=row["last"],
-        troubles=_troubles(store, source, bounds) if row["odd"] else {},
+        lengths=_lengths(store, source),
+        kept=kept,
+        rows=rows,
+        plain={**plain, "fits": short},
+        lost=lost,
+        bounds=bounds,
+        **times,
+        troubles=_troubles(store, source, bounds) if _may_be_odd(sources, bounds) else {},
     )
+
+
+def _is_unsaid(source: Any) -> Value:
+    return source["prompt_tokens"].isnull() | (source["prompt_tokens"] <= 1)
+
+
+def _plain_unsaid(store: Store, source: Any, bounds: Bounds) -> tuple[dict[str, int], int]:
+    """Count the rows of an unsaid length that need not be kept: plainly clear ones by reason, and lost ones."""
+    unsaid = source.filter(_is_unsaid(source))
+    reason = ibis.ifelse(is_lost(unsaid, bounds), "lost", plain_reason(unsaid, bounds))
+    counted = unsaid.select(reason=reason).group_by("reason").aggregate(rows=lambda t: t.count())
+    with store.watching("counting what has no length"):
+        found = {row["reason"]: int(row["rows"]) for row in counted.to_pyarrow().to_pylist() if row["reason"]}
+    return {name: count for name, count in found.items() if name != "lost"}, found.get("lost", 0)
+
+
+def _kept(store: Store, source: Any, bounds: Bounds, unsaid: Any, many: bool) -> Any:
+    """Keep the rows that are not plainly clear, and those that are long: the baseline.
+
+    many: the log is so large that of the baseline only the columns are read that its statistics need.
+    """
+    suspects = ibis.union(source.filter(source["prompt_tokens"] >= bounds.floor), unsaid)
+    baseline = source.filter(source["prompt_tokens"].between(bounds.long, bounds.floor - 1))
+    if many:
+        narrow = {name: ibis.null(REQUEST_COLUMNS[name]).name(name) for name in _NOT_IN_BASELINE}
+        baseline = baseline.mutate(**narrow)
+    return store.keep("candidates", ibis.union(suspects, baseline), "taking out what is not plainly clear")
+
+
+_NOT_IN_BASELINE = ("request_id", "completion_tokens", "status", "ttft_ms", "duration_ms", "body_bytes", "release")
 
 
 def _places(source: Any, bounds: Bounds) -> Any:
-    tokens = length_of(source)
-    reason = plain_reason(source, bounds)
+    tokens, completion = _believed(source["prompt_tokens"]), _believed(source["completion_tokens"])
     rows = source.select(
         "model",
         "replica",
         "worker",
         "started",
-        "completion_tokens",
-        hour=_believed_time(source, bounds).truncate("h"),
+        hour=source["started"].truncate("h"),
         tokens=tokens,
-        fits=(reason == "fits").fill_null(False),
-        refused=(reason == "refused").fill_null(False),
-        body_fits=(reason == "body_fits").fill_null(False),
-        lost=is_lost(source, bounds),
-        odd=_is_odd(source, bounds),
+        completion=completion,
     )
     return rows.group_by("hour", "model", "replica", "worker").aggregate(
         requests=rows.count(),
-        long_requests=(rows["tokens"] >= bounds.long).fill_null(False).sum(),
+        long_requests=rows.count(where=rows["tokens"] >= bounds.long),
         prompt_tokens=rows["tokens"].sum().cast("int64"),
-        completion_tokens=ibis.ifelse(rows["completion_tokens"] > 0, rows["completion_tokens"], 0).sum().cast("int64"),
+        completion_tokens=rows["completion"].sum().cast("int64"),
         longest_prompt=rows["tokens"].max(),
-        fits=rows["fits"].sum(),
-        refused=rows["refused"].sum(),
-        body_fits=rows["body_fits"].sum(),
-        lost=rows["lost"].sum(),
-        odd=rows["odd"].sum(),
         first=rows["started"].min(),
         last=rows["started"].max(),
     )
 
 
-def _believed_time(source: Any, bounds: Bounds) -> Value:
-    started = source["started"]
-    return ibis.ifelse(started.between(TIME_MIN, bounds.now), started, ibis.null("timestamp(6)"))
+def _believed(tokens: Value) -> Value:
+    return ibis.ifelse(tokens.between(1, LENGTH_MAX), tokens, ibis.null("int64"))
 
 
 def _accounts(source: Any, bounds: Bounds) -> Any:
-    rows = source.select("account", started=source["started"], tokens=length_of(source))
+    rows = source.select("account", "started", tokens=_believed(source["prompt_tokens"]))
     return rows.group_by("account").aggregate(
         requests=rows.count(),
-        long_requests=(rows["tokens"] >= bounds.long).fill_null(False).sum(),
+        long_requests=rows.count(where=rows["tokens"] >= bounds.long),
         longest_prompt=rows["tokens"].max(),
         first=rows["started"].min(),
         last=rows["started"].max(),
     )
 
 
-def _lengths(source: Any) -> Any:
-    tokens = length_of(source)
-    rows = source.select("model", bucket=(tokens.cast("float64").log2() * 4).floor().cast("int64"))
-    return rows.group_by("model", "bucket").aggregate(requests=rows.count())
+def _lengths(store: Store, source: Any) -> Any:
+    """Count by length and model, then by bucket: the logarithm is taken of each length once."""
+    rows = source.select("model", tokens=_believed(source["prompt_tokens"]))
+    exact = store.keep("lengths_raw", rows.group_by("model", "tokens").aggregate(n=rows.count()), "counting lengths")
+    bucket = (exact["tokens"].cast("float64").log2() * 4).floor().cast("int64")
+    cleaned = exact.select(model=clean(exact["model"]), bucket=bucket, n="n")
+    return store.keep(
+        "lengths", cleaned.group_by("model", "bucket").aggregate(requests=cleaned["n"].sum().cast("int64"))
+    )
 
 
-def _merged_places(store: Store, raw: Any) -> Any:
+def _merged_places(store: Store, raw: Any, bounds: Bounds) -> Any:
     columns = ("requests", "long_requests", "prompt_tokens", "completion_tokens")
-    cleaned = raw.mutate(**{name: clean(raw[name]) for name in ("model", "replica", "worker")})
+    hour = ibis.ifelse(raw["hour"].between(TIME_MIN, bounds.now), raw["hour"], ibis.null("timestamp(6)"))
+    cleaned = raw.mutate(hour=hour, **{name: clean(raw[name]) for name in ("model", "replica", "worker")})
     merged = cleaned.group_by("hour", "model", "replica", "worker").aggregate(
         **{name: cleaned[name].sum().cast("int64") for name in columns}, longest_prompt=cleaned["longest_prompt"].max()
     )
@@ -225,11 +259,32 @@ def _oddities(source: Any, bounds: Bounds) -> dict[str, tuple[str, Value]]:
 
 
 def _is_odd(source: Any, bounds: Bounds) -> Value:
-    flags = [flag for _words, flag in _oddities(source, bounds).values()]
-    whole = source["bad"] != 0
-    for flag in flags[len(BAD_BITS) + 1 :]:
-        whole = whole | flag.fill_null(False)
-    return whole
+    whole = (source["bad"] & ~NO_ZONE_BIT) != 0
+    for name, (_words, flag) in _oddities(source, bounds).items():
+        if not name.startswith(("unreadable_", "no_zone")):
+            whole = whole | flag.fill_null(False)
+    return whole | ((source["bad"] & NO_ZONE_BIT) != 0)
+
+
+def _may_be_odd(sources: Sources, bounds: Bounds) -> bool:
+    """Tell by the least and the greatest values of the files whether any row can be odd."""
+    limits = {
+        "prompt_tokens": (1, LENGTH_MAX),
+        "completion_tokens": (0, None),
+        "status": (100, 599),
+        "ttft_ms": (0, None),
+        "duration_ms": (0, None),
+        "body_bytes": (0, None),
+        "bad": (0, 0),
+        "started": (TIME_MIN, bounds.now),
+    }
+    if sources.ranges is None:
+        return True
+    for name, (low, high) in limits.items():
+        for least, most in sources.ranges.get(name, ()):
+            if (low is not None and least < low) or (high is not None and most > high):
+                return True
+    return False
 
 
 def _troubles(store: Store, source: Any, bounds: Bounds) -> dict[str, tuple[Trouble, ...]]:
@@ -250,16 +305,3 @@ def _troubles(store: Store, source: Any, bounds: Bounds) -> dict[str, tuple[Trou
         )
         for row in rows
     }
-
-
-# ---- what is worked on further
-
-
-def candidates(store: Store, source: Any, bounds: Bounds, lost: int) -> Any:
-    """Keep the rows that are not plainly clear, and the plainly clear ones that are long: the baseline."""
-    tokens = source["prompt_tokens"]
-    rows = source.filter((tokens >= min(bounds.long, bounds.floor)) | tokens.isnull() | (tokens <= 1))
-    wanted = plain_reason(rows, bounds).isnull() | (rows["prompt_tokens"].between(bounds.long, bounds.floor - 1))
-    if lost > LOST_ROWS_MAX:
-        wanted = wanted & ~is_lost(rows, bounds)
-    return store.keep("candidates", rows.filter(wanted.fill_null(False)), "taking out what is not plainly clear")

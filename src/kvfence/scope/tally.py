@@ -12,7 +12,7 @@ from kvfence.scope.classes import Judgement, class_of, intervals_of
 from kvfence.scope.exclusions import Exclusions
 from kvfence.scope.relation import CLASS_OF_REASON, CLASSIFIED_COLUMNS, Class
 from kvfence.scope.store import Store
-from kvfence.scope.survey import LOST_ROWS_MAX, Bounds, Survey, clean, plain_reason
+from kvfence.scope.survey import Bounds, Survey, clean
 from kvfence.scope.values import Value
 
 _EXCLUDED_AS = {
@@ -102,8 +102,9 @@ def shaped(rows: Any) -> Any:
 
 def plain_duplicates(store: Store, source: Any, taken: Any, bounds: Bounds) -> int:
     """Count the plainly clear rows, not taken out, that say what another one of them says."""
-    rows = source.filter(plain_reason(source, bounds).notnull() & source["request_id"].notnull())
-    rows = rows.anti_join(taken.filter(taken["request_id"].notnull()), "request_id")
+    rows = source.filter(source["prompt_tokens"].between(2, bounds.long - 1) & source["request_id"].notnull())
+    twins = taken.filter(taken["request_id"].notnull()).select("request_id").distinct()
+    rows = rows.anti_join(twins, "request_id")
     counted = rows.aggregate(
         rows=rows.count(), distinct=_hash(rows["request_id"], rows["account"], rows["started"]).nunique()
     )
@@ -117,15 +118,14 @@ def add_plain(reasons: dict[str, int], seen: Survey, taken: Mapping[str, int], l
     for reason, count in seen.plain.items():
         rest = count - taken.get(reason, 0) - less.get(reason, 0)
         reasons[reason] = reasons.get(reason, 0) + max(rest, 0)
-    if seen.lost > LOST_ROWS_MAX:
+    if seen.lost:
         reasons["no_length"] = reasons.get("no_length", 0) + seen.lost
 
 
-def move_uncovered(store: Store, reasons: dict[str, int], judgement: Judgement, bounds: Bounds) -> int:
+def move_uncovered(store: Store, reasons: dict[str, int], judgement: Judgement) -> int:
     """Count short requests as UNKNOWN where neither the history nor ``--pool`` says which pool served them."""
     if judgement.pool is not None or not judgement.history.given:
         return 0
-    places = store.ibis.table("places_raw")
     table = [
         {"m": each.model, "r": each.replica, "w": worker, "s": each.start, "e": each.end}
         for each in intervals_of(judgement)
@@ -134,21 +134,26 @@ def move_uncovered(store: Store, reasons: dict[str, int], judgement: Judgement, 
     ]
     schema = {"m": "string", "r": "string", "w": "string", "s": "timestamp(6)", "e": "timestamp(6)"}
     known = store.hold("covered", table, schema)
-    hour = places["hour"]
+    places, kept = store.ibis.table("places_raw"), store.ibis.table("candidates")
+    hours = kept.mutate(hour=kept["started"].truncate("h"))
+    inside = _uncovered(places, known)["requests"].sum().to_pyarrow().as_py() or 0
+    looked_at = _uncovered(hours, known).count().to_pyarrow().as_py()
+    moved = max(0, min(int(inside) - int(looked_at), reasons.get("fits", 0)))
+    if moved:
+        reasons["fits"] -= moved
+        reasons["no_pool"] = reasons.get("no_pool", 0) + moved
+    return moved
+
+
+def _uncovered(rows: Any, known: Any) -> Any:
+    """Leave the rows of hours and places that no interval with a pool covers."""
+    hour = rows["hour"]
     match = [
-        known[short].isnull() | places[name].isnull() | (known[short] == places[name])
+        known[short].isnull() | rows[name].isnull() | (known[short] == rows[name])
         for short, name in (("m", "model"), ("r", "replica"), ("w", "worker"))
     ]
     match += [
         known["s"].isnull() | hour.isnull() | (hour + ibis.interval(hours=1) > known["s"]),
         known["e"].isnull() | hour.isnull() | (hour < known["e"]),
     ]
-    left = places.anti_join(known, match)
-    fits = left["fits"].sum().to_pyarrow().as_py() or 0
-    judged = store.ibis.table("one_each")
-    counted = judged.filter((judged["reason"] == "no_pool") & judged["tokens"].between(2, bounds.floor - 1))
-    moved = max(0, min(int(fits) - int(counted.count().to_pyarrow().as_py()), reasons.get("fits", 0)))
-    if moved:
-        reasons["fits"] -= moved
-        reasons["no_pool"] = reasons.get("no_pool", 0) + moved
-    return moved
+    return rows.anti_join(known, match)

@@ -180,7 +180,6 @@ def _time(field: Value, reader: Reader, no_zone: list[Value]) -> tuple[Value, Va
     dtype = field.type()
     if dtype.is_timestamp():
         if dtype.timezone is None:
-            no_zone.append(field.notnull())
             return _from_zone(field.cast("timestamp(6)"), reader), None
         return field.cast("timestamp('UTC')").cast("timestamp(6)"), None
     if dtype.is_date():

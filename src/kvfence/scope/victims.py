@@ -12,6 +12,7 @@ from typing import Any
 import ibis
 from msgspec import Struct
 
+from kvfence.scope.ingest import RowGroup
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
 from kvfence.scope.store import Store
 from kvfence.scope.survey import clean, length_of, was_refused
@@ -26,6 +27,10 @@ ROUNDS_MAX = 8
 ANSWERS_MAX = 20_000
 _SLACK_S = 6 * 3600
 """No request runs longer: a row that started earlier cannot have finished within a window."""
+_SLACK, _QUICK = timedelta(seconds=_SLACK_S), timedelta(minutes=10)
+RANGES_MAX = 400
+READ_SHARE_MAX = 1.0
+"""Parts of files are read one by one while they are no more rows than all of them together."""
 NOWHERE = "(not logged)"
 _CARRIED = (*REQUEST_COLUMNS, "bad", "source_file", "source_line")
 
@@ -78,14 +83,16 @@ def windows_of(judged: Any, reach: Reach) -> list[Window]:
     return found
 
 
-def find_victims(store: Store, source: Any, places: Any, windows: Sequence[Window]) -> tuple[Any, list[Window]]:
+def find_victims(
+    store: Store, rows: tuple[Any, tuple[RowGroup, ...] | None], places: Any, windows: Sequence[Window]
+) -> tuple[Any, list[Window]]:
     """Give the rows that finished within a window and its pool's turnover, each with the number of such windows.
 
     Windows are first guessed from the traffic of the hour, and made longer where they hold less than the pool.
     """
     rates = _rates(places)
     spans = [_guess(window, rates) for window in windows]
-    finished = _pull(store, source, windows, spans)
+    finished = _pull(store, rows, windows, spans)
     for _round in range(ROUNDS_MAX):
         held = _held(store, finished, windows, spans)
         short = [
@@ -98,7 +105,7 @@ def find_victims(store: Store, source: Any, places: Any, windows: Sequence[Windo
         for number in short:
             window = windows[number]
             spans[number] = max(window.start, window.end - ROUND_GROWTH * (window.end - spans[number]))
-        finished = _pull(store, source, windows, spans)
+        finished = _pull(store, rows, windows, spans)
     return _within(store, finished, windows, spans), [
         Window(window.place, span, window.end, window.request_id, window.tokens)
         for window, span in zip(windows, spans, strict=True)
@@ -128,27 +135,73 @@ def _finished(rows: Any) -> Value:
     return rows["started"] + (ran * 1000).cast("int64").as_interval("us")
 
 
-def _pull(store: Store, source: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:
+def _pull(
+    store: Store, given: tuple[Any, tuple[RowGroup, ...] | None], windows: Sequence[Window], spans: Sequence[datetime]
+) -> Any:
     """Keep the rows that finished in a minute of any window, wherever they decoded."""
+    source, groups = given
     wanted = _minutes(windows, spans)
-    first = min(spans) - timedelta(seconds=_SLACK_S)
-    last = max(window.end for window in windows)
-    rows = source.filter(source["started"].between(first, last))
-    rows = rows.mutate(finished=_finished(rows), place=place_of(rows))
-    rows = rows.filter(~was_refused(rows))
-    minute = (rows["finished"].epoch_seconds() / 60).floor().cast("int64")
-    if source._find_backend(use_default=True) is store.ibis:
-        schema = {"minute": "int64", "place": "string"}
-        listed = store.hold("minutes", [{"minute": m, "place": p} for m, p in wanted], schema)
-        chosen = rows.mutate(minute=minute).semi_join(listed, ["minute", "place"])
+    minutes = sorted({minute for minute, _place in wanted})
+    ranges = _ranges(windows, spans)
+    if source._find_backend(use_default=True) is not store.ibis:
+        rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
+        near = rows.filter(rows["minute"].isin(minutes))
     else:
-        places = sorted({place for _minute, place in wanted})
-        chosen = rows.filter(minute.isin(sorted({minute for minute, _place in wanted})) & rows["place"].isin(places))
+        listed = store.hold("minutes", [{"minute": minute} for minute in minutes], {"minute": "int64"})
+        near = _with_minute(_near(source, ranges, groups)).semi_join(listed, "minute")
+    # Texts are looked at only in these few rows: that is what makes it cheap.
+    near = store.keep("near", near, "looking for possible victims")
+    near = near.mutate(place=place_of(near))
+    listed = [{"minute": minute, "place": place} for minute, place in wanted]
+    places = store.hold("minutes_of_places", listed, {"minute": "int64", "place": "string"})
+    chosen = near.filter(~was_refused(near)).semi_join(places, ["minute", "place"])
     held = ibis.coalesce(length_of(chosen), 0) + ibis.ifelse(
         chosen["completion_tokens"] > 0, chosen["completion_tokens"], 0
     ).fill_null(0)
     answered = chosen.mutate(held=held)
-    return store.keep("finished", answered, "looking for possible victims")
+    return store.keep("finished", answered)
+
+
+def _ranges(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
+    """Give the times that windows hold, in order, those that touch as one."""
+    found: list[tuple[datetime, datetime]] = []
+    for start, end in sorted((start, window.end) for window, start in zip(windows, spans, strict=True)):
+        if found and start <= found[-1][1] + _QUICK:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _near(source: Any, ranges: Sequence[tuple[datetime, datetime]], groups: tuple[RowGroup, ...] | None) -> Any:
+    """Give the rows that may have finished in one of some times.
+
+    Where the files say that their rows lie in the order of time, only those parts are read: quick requests by when they
+    started, the few slow ones by their duration.
+    """
+    whole = source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1] + timedelta(minutes=1)))
+    if groups is None or len(ranges) > RANGES_MAX:
+        return whole
+    read = sum(
+        group.rows
+        for start, end in ranges
+        for group in groups
+        if group.first <= end + timedelta(minutes=1) and group.last >= start - _QUICK
+    )
+    if read > READ_SHARE_MAX * sum(group.rows for group in groups):
+        return whole
+    quick_ms = _QUICK / timedelta(milliseconds=1)
+    slow = whole.filter(whole["duration_ms"] > quick_ms)
+    quick = [
+        source.filter(source["started"].between(start - _QUICK, end + timedelta(minutes=1))) for start, end in ranges
+    ]
+    parts = [each.filter(~(each["duration_ms"] > quick_ms).fill_null(False)) for each in quick]
+    return ibis.union(slow, *parts)
+
+
+def _with_minute(rows: Any) -> Any:
+    finished = _finished(rows)
+    return rows.mutate(finished=finished, minute=(finished.epoch_seconds() / 60).floor().cast("int64"))
 
 
 def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[int, str]]:
