@@ -159,13 +159,18 @@ def _wholes(stream: BinaryIO, problems: list[str]) -> Iterator[bytes]:
 
 
 def _read(stream: BinaryIO, size: int, problems: list[str] | None = None) -> bytes:
-    """The next bytes; where a compressed file is cut off or broken, none, and a remark."""
+    """The next bytes; where a compressed file is cut off or broken, those before the break, and a remark."""
+    parts: list[bytes] = []
+    held = 0
     try:
-        return stream.read(size)
+        while held < size and (part := cast(io.BufferedReader, stream).read1(size - held)):
+            parts.append(part)
+            held += len(part)
     except _BROKEN as error:
-        if problems is not None:
-            problems.append(f"the source {UNREAD} ({type(error).__name__}): what follows is unknown")
-        return b""
+        remark = f"the source {UNREAD} ({type(error).__name__}): what follows is unknown"
+        if problems is not None and remark not in problems:
+            problems.append(remark)
+    return b"".join(parts)
 
 
 def _opened(name: str, raw: BinaryIO) -> Opened:
@@ -189,7 +194,7 @@ def _decoded(stream: BinaryIO, layers: list[BinaryIO]) -> BinaryIO:
             inner = _rare(buffered, head)
         else:
             break
-        buffered = _layer(inner, layers)
+        buffered = _layer(_Steady(cast(io.BufferedReader, inner)), layers)
     if _peek(buffered).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return _layer(_Recoded(buffered, "utf-16"), layers)
     return buffered
@@ -212,6 +217,31 @@ def _rare(stream: BinaryIO, head: bytes) -> object:
     import bz2
 
     return bz2.BZ2File(stream) if head.startswith(_BZ2) else lzma.LZMAFile(stream)
+
+
+class _Steady(io.RawIOBase):
+    """Gives what a decompressor has, piece by piece, so that what stands before a break is not lost with it."""
+
+    def __init__(self, inner: io.BufferedReader) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fill the buffer with the next piece."""
+        view = memoryview(cast(bytearray, buffer))
+        piece = self._inner.read1(len(view))
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        """Close the decompressor too."""
+        if not self.closed:
+            self._inner.close()
+        super().close()
 
 
 class _Recoded(io.RawIOBase):

@@ -36,7 +36,7 @@ class RowGroup(Struct, frozen=True):
 class Sources(Struct):
     """The requests of all files as one ibis table (``REQUEST_COLUMNS``, bad, source_file, source_line).
 
-    groups: how the rows lie in time, where the files tell it.
+    parquet: files that are read where they lie. groups: how the rows lie in time, where the files tell it.
     ranges: the least and the greatest values of each column, where all files tell them; None where some do not.
     """
 
@@ -44,6 +44,7 @@ class Sources(Struct):
     readings: dict[str, Reading]
     ranges: Ranges | None = None
     groups: tuple[RowGroup, ...] | None = None
+    parquet: tuple[str, ...] = ()
 
 
 def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
@@ -64,13 +65,16 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
         else:
             staged.append(stage_text(store, name, plan))
     tables = [_staged_table(store, each) for each in staged if each.path is not None]
-    tables += _parquet_tables(store, {name: each for name, each in parquet.items() if each.picks}, plan.zone)
+    readable = {name: each for name, each in parquet.items() if each.picks}
+    tables += _parquet_tables(store, readable, plan.zone)
     readings = {each.reading.source: each.reading for each in (*staged, *parquet.values())}
     if not tables:
         said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
     table = ibis.union(*tables) if len(tables) > 1 else tables[0]
-    return Sources(table, readings, _ranges(store, staged, parquet, tables), _groups(store, staged, parquet))
+    return Sources(
+        table, readings, _ranges(store, staged, readable, tables), _groups(store, staged, readable), tuple(readable)
+    )
 
 
 def _ranges(
@@ -149,7 +153,18 @@ def add_ranges(store: Store, name: str, paths: Mapping[str, tuple[str, ...]], fo
     return True
 
 
+def whole(store: Store, name: str) -> bool:
+    """Tell whether every value of a Parquet file can be read."""
+    try:
+        store.run(f"SELECT hash(COLUMNS(*)) FROM read_parquet({quoted(name)}) QUALIFY false")
+    except duckdb.Error:
+        return False
+    return True
+
+
 def _parquet(store: Store, name: str, plan: Plan) -> Staged:
+    if name in plan.broken:
+        return Staged(Reading(name, formats.PARQUET, troubles=(cannot_be_read(EOFError()),)), None)
     size = Path(name).stat().st_size
     try:
         table = store.ibis.sql(f"SELECT * FROM read_parquet({quoted(name)})")
@@ -218,5 +233,5 @@ def _staged_table(store: Store, staged: Staged) -> Any:
     raw = store.ibis.sql(f"SELECT * FROM read_parquet({quoted(str(staged.path))}, file_row_number=true)")
     raw = raw.filter(raw["kind"] == GOOD)
     line = raw["line"] if staged.has_lines else raw["file_row_number"] + staged.offset
-    columns = {name: raw[name] for name in (*REQUEST_COLUMNS, "bad")}
+    columns = {name: raw[name].cast(dtype) for name, dtype in {**REQUEST_COLUMNS, "bad": "int64"}.items()}
     return raw.select(**columns, source_file=ibis.literal(staged.reading.source), source_line=line.cast("int64"))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import ibis
 from msgspec import Struct, structs
 
@@ -17,7 +18,7 @@ from kvfence.scope.classes import Judgement, classify, intervals_of, rates
 from kvfence.scope.columns import parse_maps
 from kvfence.scope.exclusions import Exclusions, load_exclusions
 from kvfence.scope.history import first_refused, load_history
-from kvfence.scope.ingest import RowGroup, Sources, ingest
+from kvfence.scope.ingest import RowGroup, Sources, ingest, whole
 from kvfence.scope.merging import merged, prepared
 from kvfence.scope.relation import Class, Reading, Relation
 from kvfence.scope.staging import Plan
@@ -61,6 +62,19 @@ def relate(store: Store, request: Request) -> Relation:
     judgement = Judgement(history, request.pool, request.context, request.window)
     floor = _floor(judgement)
     sources = _open(store, request)
+    try:
+        return _judge(store, request, sources, (judgement, exclusions, floor))
+    except duckdb.Error:
+        broken = frozenset(name for name in sources.parquet if not whole(store, name))
+        if not broken:
+            raise
+    # A file whose end is sound and whose middle is not: without it, and it is said.
+    sources = _open(store, request, broken)
+    return _judge(store, request, sources, (judgement, exclusions, floor))
+
+
+def _judge(store: Store, request: Request, sources: Sources, by: tuple[Judgement, Exclusions, int]) -> Relation:
+    judgement, exclusions, floor = by
     source = sources.table
     now = request.as_of or datetime.now(UTC).replace(tzinfo=None)
     if request.as_of is not None:
@@ -104,12 +118,12 @@ class _Work(Struct, frozen=True):
         return self.is_local and self.seen.rows <= EXACT_ROWS_MAX
 
 
-def _open(store: Store, request: Request) -> Sources:
+def _open(store: Store, request: Request, broken: frozenset[str] = frozenset()) -> Sources:
     maps = parse_maps(request.maps)
     if request.backend is not None:
         return open_tables(request.backend, request.logs, maps)
     year = request.window[0].year if request.window[0] is not None else None
-    return ingest(store, request.logs, Plan(maps, request.zone, year))
+    return ingest(store, request.logs, Plan(maps, request.zone, year, broken))
 
 
 def _floor(judgement: Judgement) -> int:

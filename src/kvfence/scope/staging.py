@@ -40,12 +40,17 @@ _TROUBLES = {
 
 
 class Plan(Struct, frozen=True):
-    """How logs are read. maps: ``--map``; year: of times that name none; parallel: with more than one thread a text."""
+    """How logs are read.
+
+    maps: ``--map``. year: of times that name none. parallel: with more than one thread a text. broken: files found to
+    be damaged.
+    """
 
     maps: Mapping[str, tuple[str, ...]] = {}
     zone: str = "UTC"
     year: int | None = None
     parallel: bool = True
+    broken: frozenset[str] = frozenset()
 
 
 class Staged(Struct, frozen=True):
