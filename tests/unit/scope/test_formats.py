@@ -52,7 +52,7 @@ def vllm(path: Path) -> None:
         "INFO 09-01 10:00:01 [engine.py:1] Added request vllm-1.\n"
         "INFO 09-01 10:00:09 [logger.py:80] Generated response vllm-1 (streaming complete): output: 'x', "
         "output_token_ids: [5, 6], finish_reason: stop\n"
-        "INFO 09-01 10:00:10 [logger.py:42] Received request vllm-2: params: SamplingParams(n=1), lora_request: None.\n",
+        "INFO 09-01 10:00:10 [logger.py:42] Received request vllm-2: params: SamplingParams(n=1).\n",
         "utf-8",
     )
 
