@@ -123,7 +123,7 @@ def _open(store: Store, request: Request, broken: frozenset[str] = frozenset()) 
     if request.backend is not None:
         return open_tables(request.backend, request.logs, maps)
     year = request.window[0].year if request.window[0] is not None else None
-    return ingest(store, request.logs, Plan(maps, request.zone, year, broken))
+    return ingest(store, request.logs, Plan(maps, request.zone, year, broken=broken))
 
 
 def _floor(judgement: Judgement) -> int:
