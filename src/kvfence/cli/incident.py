@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 EPILOGUE = """
-Examples:  kvfence incident  |  kvfence incident --html incident.html  |  kvfence incident --sim --json
+Examples:
+
+kvfence incident
+
+kvfence incident --html incident.html
+
+kvfence incident --sim --json
 """
 
 

@@ -8,6 +8,8 @@ Read next: ``exits.py``, then the module of a verb.
 """
 
 import importlib
+import inspect
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -29,7 +31,7 @@ class Verb(Struct, frozen=True):
 
 
 VERBS = (
-    Verb("serve", "Run the server: one prefill and one decode worker, every KV page fenced.", "serve"),
+    Verb("serve", "Run the server: prefill and decode workers on this host, every KV page fenced.", "serve"),
     Verb("incident", "Replay the incident and show what the guards change.", "serve"),
     Verb("audit", "Can this deployment leak? From its logs, endpoints and manifests."),
     Verb("scope", "Who was affected? From request logs.", "scope"),
@@ -78,11 +80,18 @@ def _load(verb: Verb, arguments: Sequence[str]) -> typer.Typer | None:
 
 def _attach(app: typer.Typer, verb: Verb, loaded: typer.Typer) -> None:
     commands = loaded.registered_commands
+    for command in commands:
+        command.help = _flowing(command.help or inspect.getdoc(command.callback) or "")
     if len(commands) == 1 and loaded.registered_callback is None:
         commands[0].name = verb.name
         app.registered_commands.append(commands[0])
     else:
         app.add_typer(loaded, name=verb.name, help=verb.summary)
+
+
+def _flowing(text: str) -> str:
+    """Let the terminal break a paragraph's lines: a docstring's own breaks are for its reader in the source."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
 
 
 def _stub_help(verb: Verb) -> str:

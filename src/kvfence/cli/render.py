@@ -91,7 +91,7 @@ class _LinePerTenth:
         if now == self.last:
             return
         self.last = now
-        size = f" {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total > 1 else ""
+        size = f" {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total > 1 and done else ""
         print_note(f"{self.label}: {stage}{size}")
 
 

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from kvfence.scope.relation import Reading, Relation
 
 app = typer.Typer(no_args_is_help=True)
-app.registered_commands += scope_account.app.registered_commands + scope_synth.app.registered_commands
 
 EPILOGUE = """
-Examples:  kvfence scope report logs/*.jsonl.gz --pool 681280 --context 1048576
-|  kvfence scope report requests.parquet --deployments pools.toml --exclude own-tests.txt --json
+Examples:
+
+kvfence scope report logs/*.jsonl.gz --pool 681280 --context 1048576
+
+kvfence scope report requests.parquet --deployments pools.toml --exclude own-tests.txt --json
 """
 
 
@@ -115,6 +117,9 @@ def report(
         code = _exit_code(relation)
         present(relation, Forms(names, key, out, html, csv, json))
     raise typer.Exit(code)
+
+
+app.registered_commands += scope_account.app.registered_commands + scope_synth.app.registered_commands
 
 
 def _window(given: tuple[str, str] | None) -> tuple[datetime | None, datetime | None]:

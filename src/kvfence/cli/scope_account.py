@@ -22,7 +22,7 @@ EXITS = {
 @app.command()
 def account(
     name: Annotated[str, typer.Argument(metavar="ID", help="The account, by its name or its pseudonym.")],
-    report: Annotated[Path, typer.Argument(metavar="REPORT.json", help="What scope report --json wrote.")],
+    report: Annotated[Path, typer.Argument(metavar="REPORT.json", help="What scope report --out (or --json) wrote.")],
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="The key of the report's pseudonyms.")
     ] = None,

@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 EPILOGUE = """
-Examples:  kvfence serve  |  kvfence serve --model ./checkpoint --context auto --pool-tokens 65536  |
-kvfence serve --host 0.0.0.0 --api-keys keys.txt  |  kvfence config show (every setting and where it comes from)
+Examples:
+
+kvfence serve
+
+kvfence serve --model ./checkpoint --context auto --pool-tokens 65536
+
+kvfence serve --host 0.0.0.0 --api-keys keys.txt
+
+kvfence config show  (every setting, those without a flag too, and where it comes from)
 """
 
 

@@ -87,10 +87,11 @@ def _option(key: str) -> inspect.Parameter:
     kind, *metas = get_args(field.type) if hasattr(field.type, "__metadata__") else (field.type,)
     description = next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
     choices = f"one of {', '.join(get_args(kind))}; " if get_origin(kind) is Literal else ""
-    shown = "" if field.default == "" else f" [default: {field.default}]"
+    default = ("off", "on")[field.default] if kind is bool else field.default
+    shown = "" if default == "" else f" [default: {default}]"
     flag = f"{FLAGS[key]}/--no-{FLAGS[key][2:]}" if kind is bool else FLAGS[key]
     option = typer.Option(
-        flag, help=escape(f"{choices}{description}{shown}"), show_default=False, rich_help_panel=_panel(section)
+        flag, help=escape(f"{choices}{description}{shown}"), show_default=False, rich_help_panel=_panel(section, kind)
     )
     # Literals stay text here: load_settings checks them and tells all problems at once.
     plain: Any = str if get_origin(kind) is Literal else kind
@@ -105,5 +106,6 @@ def _parameter_name(key: str) -> str:
     return "setting_" + key.replace(".", "_")
 
 
-def _panel(section: str) -> str:
-    return f"Settings: {section}"
+def _panel(section: str, kind: object) -> str:
+    """Name a setting's panel; switches have one of their own, so that both their spellings fit a narrow terminal."""
+    return "Settings: on or off" if kind is bool else f"Settings: {section}"

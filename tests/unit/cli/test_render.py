@@ -38,6 +38,7 @@ def test_progress_off_a_terminal_is_a_few_lines(capsys: pytest.CaptureFixture[st
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert len(lines) == 11
+    assert lines[0] == "model: fetch"
     assert lines[-1] == "model: fetch 1000 of 1000 MB"
 
 

@@ -1,7 +1,9 @@
 """Flags are derived from the settings."""
 
 import msgspec
+import pytest
 
+from kvfence.cli.load_settings import setting_fields
 from kvfence.cli.settings_flags import FLAGS, Flags, with_settings_flags
 from kvfence.core.settings import Settings
 from tests.unit.cli.conftest import Run
@@ -20,6 +22,19 @@ def test_the_flags_of_the_documents_exist() -> None:
     """The flags that the documents name are spelt as there."""
     named = {"--model", "--pool-tokens", "--memory-fraction", "--context", "--host", "--port", "--api-keys"}
     assert named | {"--max-body-bytes", "--zero-on-release", "--page-size"} <= set(FLAGS.values())
+
+
+def test_the_help_shows_each_flag_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns no flag and no negation is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = " ".join(run("config", "show", "--help").out.replace("│", " ").split())
+    assert [flag for flag in FLAGS.values() if f"{flag} " not in shown] == []
+    assert "--no-zero-on-release <bool>" in shown
+
+
+def test_every_setting_says_what_it_means() -> None:
+    """`kvfence config show` has no empty line, for bounds neither."""
+    assert [field.key for field in setting_fields().values() if not field.description] == []
 
 
 def test_a_verb_receives_only_what_was_given() -> None:
