@@ -3,9 +3,10 @@
 Accounts differ from each other, and people work in bouts; tests that suppose independent requests would call every busy
 customer a prober. So each account is compared with how much the *other* accounts vary among themselves:
 
-- *repeat sender*: how many of its long prompts are above the limit, against the others' shares (beta-binomial);
+- *repeat sender*: which share of its long prompts is above the limit, by its rank among the others' shares;
 - *same length*: how often a long prompt is as long as the one before, against the others' shares (beta-binomial);
-- *burst*: its largest bout of prompts above the limit, against the others' bouts (negative binomial);
+- *burst*: its largest bout of prompts above the limit, against the others' bouts of long prompts (their largest tenth
+  followed by a geometric tail);
 - *ladder*: a rising run of lengths, by the n!/r! ways in which chance orders it, and even steps (chi-squared against
   steps that vary by a quarter). Both must hold, so the larger p counts.
 
@@ -14,14 +15,16 @@ tests together (Benjamini and Hochberg). A small p says "unlike the others", not
 Not for: reading logs, words in a report (``report/conduct.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import factorial, fsum
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
+
+from kvfence.scope.conduct import Asked, Conduct, Test
 
 MANY = 5
 """Prompts above the limit from which on an account's conduct is tested."""
@@ -29,60 +32,14 @@ MANY = 5
 OTHERS_MIN = 8
 """Other accounts (or bouts) from which on their spread is known well enough to compare with."""
 
-RATE = 0.01
-"""Of the accounts named, the share that may be named wrongly."""
+BOUT_GAP_MS = 60_000
+"""Prompts of one account less than a minute apart are one bout."""
 
-BOUT_GAP_MS = 300_000
-"""Prompts of one account less than five minutes apart are one bout."""
+BOUTS_MIN = 30
 
 RUN_MIN = 6
 STEP_VARIATION = 0.25
 RESAMPLES = 9_999
-
-
-class Asked(Struct, frozen=True):
-    """One account's long prompts while the model was exposed, in the order of time.
-
-    Shapes:
-        times_ms, lengths, over: [prompts]; over: above the limit that held then.
-    """
-
-    account: str
-    times_ms: tuple[int, ...]
-    lengths: tuple[int, ...]
-    over: tuple[bool, ...]
-
-    @property
-    def num_over(self) -> int:
-        """Count the prompts above the limit."""
-        return sum(self.over)
-
-
-class Test(Struct, frozen=True):
-    """One test. p: None where there was too little to compare with; adjusted: for all tests together."""
-
-    name: str
-    p: float | None
-    adjusted: float | None
-    observed: str
-
-    @property
-    def found(self) -> bool:
-        """Tell whether the test finds conduct unlike the others'."""
-        return self.adjusted is not None and self.adjusted <= RATE
-
-
-class Conduct(Struct, frozen=True):
-    """One tested account."""
-
-    account: str
-    over: int
-    tests: tuple[Test, ...]
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """Give the names of the tests that found something."""
-        return tuple(test.name for test in self.tests if test.found)
 
 
 def conduct_of(asked: Sequence[Asked]) -> tuple[Conduct, ...]:
@@ -107,9 +64,14 @@ def _short(p: float | None) -> float | None:
 
 
 def _share(one: Asked, asked: Sequence[Asked]) -> Test:
-    others = [(each.num_over, len(each.over)) for each in asked if each.account != one.account]
-    p = _beyond(one.num_over, len(one.over), others)
-    return Test("repeat sender", p, None, f"{one.num_over} of {len(one.over)} long prompts above the limit")
+    text = f"{one.num_over} of {len(one.over)} long prompts above the limit"
+    others = [
+        each.num_over / len(each.over) for each in asked if each.account != one.account and len(each.over) >= MANY
+    ]
+    if len(others) < OTHERS_MIN:
+        return Test("repeat sender", None, None, text)
+    as_high = sum(share >= one.num_over / len(one.over) for share in others)
+    return Test("repeat sender", (as_high + 1) / (len(others) + 1), None, text)
 
 
 def _same(one: Asked, asked: Sequence[Asked]) -> Test:
@@ -139,28 +101,35 @@ def _beyond(hits: int, tries: int, others: Sequence[tuple[int, int]]) -> float |
 
 
 def _burst(one: Asked, asked: Sequence[Asked]) -> Test:
-    own = _bouts(one)
-    others = np.array([size for each in asked if each.account != one.account for size in _bouts(each)], np.float64) - 1
+    own = _bouts(time for time, over in zip(one.times_ms, one.over, strict=True) if over)
     largest = max(own)
-    text = f"{largest} above the limit in one bout, of {len(own)} bouts in all"
-    if len(others) < OTHERS_MIN:
+    text = f"{largest} above the limit within a minute of each other, of {len(own)} such bouts"
+    others = [size for each in asked if each.account != one.account for size in _bouts(each.times_ms)]
+    if len(others) < BOUTS_MIN:
         return Test("burst", None, None, text)
-    mean = (others.sum() + 0.5) / (len(others) + 1.0)
-    spread = max(float(np.mean((others - mean) ** 2)), mean * 1.0001)
-    single = float(stats.nbinom.sf(largest - 2, mean**2 / (spread - mean), mean / spread))
+    single = _tail(largest, np.sort(np.array(others, np.float64)))
     return Test("burst", float(-np.expm1(len(own) * np.log1p(-min(single, 1 - 1e-12)))), None, text)
 
 
-def _bouts(one: Asked) -> list[int]:
-    """Give the sizes of an account's bouts of prompts above the limit."""
-    times = [time for time, over in zip(one.times_ms, one.over, strict=True) if over]
-    sizes: list[int] = []
+def _bouts(times_ms: Iterable[int]) -> list[int]:
+    """Give the sizes of the bouts in which prompts came."""
+    times, sizes = list(times_ms), [0]
     for index, time in enumerate(times):
-        if index and time - times[index - 1] <= BOUT_GAP_MS:
-            sizes[-1] += 1
-        else:
-            sizes.append(1)
+        if index and time - times[index - 1] > BOUT_GAP_MS:
+            sizes.append(0)
+        sizes[-1] += 1
     return sizes
+
+
+def _tail(largest: int, others: NDArray[Any]) -> float:
+    """Give the chance that one of the others' bouts is so large: counted, and beyond their largest tenth geometric."""
+    edge = float(others[int(0.9 * len(others))])
+    if largest <= edge:
+        return float((np.sum(others >= largest) + 1) / (len(others) + 1))
+    beyond = others[others > edge] - edge
+    mean = (float(beyond.sum()) + 1) / (len(beyond) + 1)
+    reached = (len(beyond) + 1) / (len(others) + 1)
+    return float(reached * stats.geom.sf(largest - edge - 1, 1 / max(mean, 1.001)))
 
 
 def _ladder(one: Asked) -> Test:

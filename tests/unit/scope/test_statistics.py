@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kvfence.scope.statistics import MANY, Asked, conduct_of, same_times
+from kvfence.scope.conduct import Asked
+from kvfence.scope.statistics import MANY, conduct_of, same_times
 
 LIMIT = 681_280
 MINUTE = 60_000
@@ -47,7 +48,7 @@ def test_ordinary_accounts_are_not_named(seed: int) -> None:
 
 PLANTED = {
     "ladder": asked("prober", [LIMIT - 30_000 + 3_000 * step for step in range(20)], [7 * MINUTE] * 20),
-    "burst": asked("prober", [LIMIT + 997 * (7 * step % 41) for step in range(40)], [5_000] * 40),
+    "burst": asked("prober", [LIMIT + 997 * (37 * step % 91) for step in range(90)], [2_000] * 90),
     "same length": asked("prober", [LIMIT + 9_000] * 25, [3 * 60 * MINUTE] * 25),
 }
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from kvfence.scope.conduct import RATE, Asked, Conduct
 from kvfence.scope.relation import Class, Relation
 from kvfence.scope.report.document import Behaviour, Timing
 from kvfence.scope.report.pseudonyms import Pseudonyms
 from kvfence.scope.report.tables import rows_of
-from kvfence.scope.statistics import MANY, RATE, Asked, Conduct, conduct_of, same_times
+from kvfence.scope.statistics import MANY, conduct_of, same_times
 
 ASKED_MAX = 500_000
 """Long prompts that are tested, the earliest: what does not fit into memory is not tested, and the words say so."""

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct, ValidationError, json
 
 from kvfence.core.errors import EvidenceError
+from kvfence.scope.conduct import Conduct
 from kvfence.scope.relation import Duplicates, Interval, Reading, Trouble
-from kvfence.scope.statistics import Conduct
 
 SCHEMA = "kvfence-scope/1"
 
