@@ -18,7 +18,8 @@ from kvfence.gateway.responses import finish_reason
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EndOut, Generations
 
-PROBE_TENANT = TenantId("kvfence-probe")
+PROBE_TENANT = TenantId("@probe")
+"""No key can name it: a tenant's name does not begin with @."""
 PROBE_TOKENS = 2
 """One token comes with the hand-off, the second out of a decode pass."""
 

@@ -186,4 +186,4 @@ async def test_the_probe_makes_the_server_ready():
             await asyncio.sleep(0.01)
         else:
             pytest.fail("never ready")
-    assert [request.tenant for request in running.generations.requests] == ["kvfence-probe"]
+    assert [request.tenant for request in running.generations.requests] == ["@probe"]

@@ -99,7 +99,7 @@ def test_a_number_means_one_tenant_for_good() -> None:
 def test_names_are_shown_where_the_operator_asked() -> None:
     """And the server's own probe is called that, either way."""
     tenants = Tenants(names=True)
-    rows, _ = tenants.rows([tenants.number(TenantId("acme")), tenants.number(TenantId("kvfence-probe"))])
+    rows, _ = tenants.rows([tenants.number(TenantId("acme")), tenants.number(TenantId("@probe"))])
     assert [row.label for row in rows] == ["acme", "the server's own probe"]
 
 

@@ -36,7 +36,7 @@ async def test_a_probe_is_tiny_and_its_own_tenant():
     probe, generations = open_probe(say("xyz"))
     await probe.probe()
     (request,) = generations.requests
-    assert (request.tenant, len(request.token_ids), request.max_tokens) == ("kvfence-probe", 1, 2)
+    assert (request.tenant, len(request.token_ids), request.max_tokens) == ("@probe", 1, 2)
 
 
 async def test_a_failure_ends_readiness_and_a_full_queue_does_not():

@@ -1,6 +1,7 @@
 import pytest
 
 from kvfence.core.errors import SettingsError
+from kvfence.gateway.probe import PROBE_TENANT
 from kvfence.gateway.quotas import Allowance
 from kvfence.gateway.registry import (
     LOCAL,
@@ -98,6 +99,13 @@ def test_an_operators_key_is_no_tenants(tmp_path):
         load_keys(write(tmp_path / "keys", "sk-one @admin\n"))
     with pytest.raises(SettingsError, match="holds no key of a tenant"):
         load_keys(write(tmp_path / "keys", "sk-ops @operator\n"))
+
+
+@pytest.mark.parametrize("name", [PROBE_TENANT, "@other"])
+def test_no_key_names_one_of_the_servers_own_tenants(tmp_path, name):
+    """Whoever could be taken for the server's probe would share its pages and its place on the fence."""
+    with pytest.raises(SettingsError, match="does not begin with @"):
+        load_keys(write(tmp_path / "keys", f"sk-one acme\nsk-two {name}\n"))
 
 
 def test_a_key_line_may_bound_its_tenant(tmp_path):
