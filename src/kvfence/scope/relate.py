@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import available_timezones
 
 import duckdb
 import ibis
@@ -64,6 +65,11 @@ def relate(store: Store, request: Request) -> Relation:
     sources = _open(store, request)
     try:
         return _judge(store, request, sources, (judgement, exclusions, floor))
+    except ibis.common.exceptions.IbisError as error:
+        if request.backend is None:
+            raise
+        said = type(error).__name__
+        raise EvidenceError(f"--backend: this one cannot answer what is asked ({said}); export the logs") from error
     except duckdb.Error:
         broken = frozenset(name for name in sources.parquet if not whole(store, name))
         if not broken:
@@ -120,6 +126,8 @@ class _Work(Struct, frozen=True):
 
 def _open(store: Store, request: Request, broken: frozenset[str] = frozenset()) -> Sources:
     maps = parse_maps(request.maps)
+    if request.zone not in available_timezones():
+        raise SettingsError([f"--time-zone {request.zone}: write a name such as Europe/Berlin"])
     if request.backend is not None:
         return open_tables(request.backend, request.logs, maps)
     year = request.window[0].year if request.window[0] is not None else None

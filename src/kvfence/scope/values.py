@@ -48,11 +48,15 @@ def _sha256(text: Value) -> Value: ...
 
 
 class Reader(Struct, frozen=True):
-    """How values are read. zone: of times that name none. can_try: the backend has a cast that gives null."""
+    """How values are read. zone: of times that name none. can_try: the backend has a cast that gives null.
+
+    knows_nan: the backend can tell NaN from numbers.
+    """
 
     zone: str = "UTC"
     can_try: bool = True
     is_duckdb: bool = True
+    knows_nan: bool = True
 
 
 def typed(picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader) -> dict[str, Value]:
@@ -147,7 +151,7 @@ def _held(field: Value) -> Value:
 def _number(field: Value, reader: Reader) -> Value:
     """Read a number; what is none, is not finite or does not fit is null."""
     dtype = field.type()
-    if dtype.is_floating():
+    if dtype.is_floating() and reader.knows_nan:
         return ibis.ifelse(field.isnan() | field.isinf(), ibis.null("float64"), field)
     if dtype.is_string():
         number = field.try_cast("float64") if reader.can_try else field.cast("float64")

@@ -129,10 +129,13 @@ def _guess(window: Window, rates: dict[tuple[str, datetime], float]) -> datetime
     return max(window.start, window.end - timedelta(seconds=min(max(seconds, 60.0), 86400.0)))
 
 
+def _ran_ms(rows: Any) -> Value:
+    ran = rows["duration_ms"]
+    return ibis.ifelse(ran.between(0, _SLACK_S * 1000), ran, 0.0).fill_null(0.0)
+
+
 def _finished(rows: Any) -> Value:
-    ran = ibis.coalesce(rows["duration_ms"], 0.0)
-    ran = ibis.ifelse(ran.between(0, _SLACK_S * 1000), ran, 0.0)
-    return rows["started"] + (ran * 1000).cast("int64").as_interval("us")
+    return rows["started"] + (_ran_ms(rows) * 1000).cast("int64").as_interval("us")
 
 
 def _pull(
@@ -151,7 +154,7 @@ def _pull(
         near = _with_minute(_near(source, ranges, groups)).semi_join(listed, "minute")
     # Texts are looked at only in these few rows: that is what makes it cheap.
     near = store.keep("near", near, "looking for possible victims")
-    near = near.mutate(place=place_of(near))
+    near = near.mutate(place=place_of(near), finished=_finished(near))
     listed = [{"minute": minute, "place": place} for minute, place in wanted]
     places = store.hold("minutes_of_places", listed, {"minute": "int64", "place": "string"})
     chosen = near.filter(~was_refused(near)).semi_join(places, ["minute", "place"])
@@ -200,8 +203,9 @@ def _near(source: Any, ranges: Sequence[tuple[datetime, datetime]], groups: tupl
 
 
 def _with_minute(rows: Any) -> Any:
-    finished = _finished(rows)
-    return rows.mutate(finished=finished, minute=(finished.epoch_seconds() / 60).floor().cast("int64"))
+    """Add the minute in which a request finished: in numbers, which every backend can add."""
+    seconds = rows["started"].epoch_seconds() + _ran_ms(rows) / 1000
+    return rows.mutate(minute=(seconds / 60).floor().cast("int64"))
 
 
 def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[int, str]]:

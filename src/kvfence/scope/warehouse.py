@@ -26,7 +26,8 @@ def open_tables(url: str, names: Sequence[str], maps: Mapping[str, tuple[str, ..
     """
     backend = _connect(url)
     can_try = backend.has_operation(ibis.expr.operations.TryCast)
-    reader = Reader(can_try=can_try, is_duckdb=backend.name == "duckdb")
+    knows_nan = backend.has_operation(ibis.expr.operations.IsNan)
+    reader = Reader(can_try=can_try, is_duckdb=backend.name == "duckdb", knows_nan=knows_nan)
     tables, readings = [], {}
     for name in names:
         try:

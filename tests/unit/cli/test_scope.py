@@ -1,0 +1,69 @@
+"""``kvfence scope report``: exit codes, streams, and texts of a log that act nowhere."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvfence.cli.scope import _moment, _window
+from kvfence.core.errors import SettingsError
+from tests.unit.cli.conftest import Run
+
+AT = "2026-09-01T10:00:00Z"
+
+
+def _log(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps({"created": AT, "status": 200, **row}) + "\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def test_affected_requests_are_exit_code_one(run: Run, tmp_path: Path) -> None:
+    """One JSON document on stdout, what was read on stderr, 1 because something was found."""
+    log = _log(tmp_path / "a.jsonl", {"id": "a\u001b[2J", "prompt_tokens": 900}, {"id": "b", "prompt_tokens": 5})
+    outcome = run("scope", "report", log, "--pool", "800", "--names", "--json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["affected"] == 1
+    assert "prompt_tokens = prompt_tokens (name)" in outcome.err
+    assert "\u001b[2J" not in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [({"id": "a", "prompt_tokens": 5}, 0), ({"id": "a", "prompt_tokens": None}, 3)],
+    ids=["clear", "unknown"],
+)
+def test_what_cannot_be_told_is_not_nothing_found(run: Run, tmp_path: Path, row: dict[str, Any], code: int) -> None:
+    """0 where all is clear, 3 where something is UNKNOWN."""
+    log = _log(tmp_path / "a.jsonl", row, {"id": "b", "prompt_tokens": 7})
+    assert run("scope", "report", log, "--pool", "800", "--names", "--json").code == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("no-such-file.jsonl", "--pool", "5"), "no such file"),
+        (("{log}",), "--pool TOKENS"),
+        (("{log}", "--pool", "5", "--map", "prompt=x"), "--map prompt=x"),
+        (("{log}", "--pool", "5", "--window", "2026-09-02", "2026-09-01"), "ends before it begins"),
+        (("{log}", "--pool", "5", "--memory", "much"), "--memory much"),
+        (("{log}", "--pool", "5", "--exclude", "nobody.txt"), "--exclude nobody.txt"),
+        (("{log}", "--pool", "5", "--time-zone", "Mars/Olympus"), "--time-zone Mars/Olympus"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    """Exit 2 and a line that says what to write; no trace of the stack."""
+    log = _log(tmp_path / "a.jsonl", {"id": "a", "prompt_tokens": 5})
+    outcome = run("scope", "report", *(each.format(log=log) for each in arguments))
+    assert outcome.code == 2
+    assert says in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_date_as_the_end_of_a_window_is_a_whole_day() -> None:
+    """From the first moment of the first day to the last of the last one; a zone is honoured."""
+    start, end = _window(("2026-08-27", "2026-09-09"))
+    assert (str(start), str(end)) == ("2026-08-27 00:00:00", "2026-09-10 00:00:00")
+    assert str(_moment("2026-08-27T02:00:00+02:00", "--as-of")[0]) == "2026-08-27 00:00:00"
+    with pytest.raises(SettingsError, match="--as-of soon"):
+        _moment("soon", "--as-of")
