@@ -29,7 +29,7 @@ Ask it yourself:
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   answer = client.chat.completions.create(
-      model="{model}", messages=[{{"role": "user", "content": "{question}"}}])
+      model="{model}", messages=[{{"role": "user", "content": "{question}"}}], temperature=0, max_tokens=64)
   print(answer.choices[0].message.content)
 
 Also: {url}/health  {url}/ready  {url}/metrics
