@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from msgspec import Struct
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kvfence.core.errors import SettingsError
 
@@ -19,6 +20,10 @@ CONNECTIONS_MAX = 1024
 BACKLOG = 256
 STOP_TIMEOUT_S = 5
 """Seconds that open requests are given to end when the server stops."""
+
+
+HEAD_TIMEOUT_S = 30.0
+"""A connection on which no request has begun for so long is closed, or a few idle ones would keep everyone out."""
 
 
 class Address(Struct, frozen=True):
@@ -72,6 +77,34 @@ def address_of(listener: socket.socket) -> Address:
     return Address(str(host), int(port))
 
 
+class _Connection(H11Protocol):
+    """Waits for the head of a request, the first or the next, no longer than a bound; uvicorn's own ends at a byte."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]  # None before the first
+            self.transport.close()
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to whoever owns the process, and says when it answers."""
 
@@ -118,7 +151,7 @@ def _configure(app: ASGIApp, stop_timeout_s: int) -> uvicorn.Config:
     """No access log (the canonical line is ours), no name of the server, no proxy headers, no websockets."""
     return uvicorn.Config(
         app,
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -6,9 +6,11 @@ import httpx
 import pytest
 
 from kvfence.core.errors import SettingsError
+from kvfence.gateway import server
 from kvfence.gateway.registry import load_keys
 from kvfence.gateway.server import Address, address_of, bind, serving
-from kvfence.runtime.generation import TokensOut
+from kvfence.protocol.messages import EndReason
+from kvfence.runtime.generation import EndOut, TokensOut
 from tests.unit.gateway.fakes import Running, chat, say
 
 
@@ -80,3 +82,28 @@ async def test_a_body_that_is_no_http_is_no_crash(tmp_path, head):
     assert answer.startswith(b"HTTP/1.1 400 ")
     (line,) = running.lines()
     assert (line["event"], line["status"], line["reason"]) == ("request", 400, "broken_request")
+
+
+async def test_a_connection_without_a_request_is_closed(monkeypatch):
+    """Neither silence nor half a head, at first or after an answer, holds a connection for longer than the bound."""
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.2)
+    half, whole = b"GET /health HTTP/1.1\r\nhost:", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with serving(Running(say("Hi")).app, bind("127.0.0.1", 0), 1) as address:
+        for sent in (b"", half, whole + half):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(sent)
+            async with asyncio.timeout(3):
+                answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 200") == (whole in sent)
+
+
+async def test_an_answer_may_take_longer_than_a_head(monkeypatch):
+    """A request that has begun is not given up, however long its answer takes."""
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
+    gate = asyncio.Event()
+    running = Running(lambda _: [TokensOut((72,)), gate, TokensOut((105,)), EndOut(EndReason.STOP)])
+    async with serving(running.app, bind("127.0.0.1", 0), 1) as address, httpx.AsyncClient(timeout=5) as client:
+        asyncio.get_running_loop().call_later(0.3, gate.set)
+        answer = await client.post(f"{address.url}/v1/chat/completions", json=chat("x"))
+    assert answer.json()["choices"][0]["message"]["content"] == "Hi"
