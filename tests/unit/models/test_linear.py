@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kvfence.models.linear import WidenedLinear, has_fast_bfloat16, widen_linears
+from kvfence.models.linear import WidenedLinear, has_fast_bfloat16, has_wide_vectors, widen_linears
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 40])
@@ -39,3 +39,15 @@ def test_fast_bfloat16_is_read_from_the_flags(text: str, fast: bool, tmp_path: P
     (tmp_path / "cpuinfo").write_text(text)
     assert has_fast_bfloat16(tmp_path / "cpuinfo") is fast
     assert has_fast_bfloat16(tmp_path / "missing") is False
+
+
+def test_wide_vectors_are_read_from_the_flags(tmp_path: Path) -> None:
+    """AVX-512 and SVE keep torch's products; AVX2 alone, or nothing readable, does not."""
+    for text, wide in [
+        ("flags\t: avx2 avx512f\n", True),
+        ("Features\t: asimd sve\n", True),
+        ("flags\t: avx2\n", False),
+    ]:
+        (tmp_path / "cpuinfo").write_text(text)
+        assert has_wide_vectors(tmp_path / "cpuinfo") is wide
+    assert has_wide_vectors(tmp_path / "missing") is False
