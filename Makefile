@@ -36,7 +36,7 @@ FORCE:
 
 help:  ## Say what there is.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | while IFS=$$'\t' read -r name text; do \
-	  printf '  make %-14s %s\n' "$$name" "$$text"; done
+	  printf '  make %-16s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  PYTHON=/path/to/python3.11  the interpreter        PIP_ARGS="..."  more arguments for pip (PIP_* hold too)'
 
