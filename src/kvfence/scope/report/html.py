@@ -8,7 +8,7 @@ from kvfence.scope.report import charts
 from kvfence.scope.report.behaviour import chance
 from kvfence.scope.report.document import AccountLine, Document
 
-ACCOUNTS_SHOWN = 200
+ACCOUNTS_SHOWN = 60
 IDS_SHOWN = 40
 
 
