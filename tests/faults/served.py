@@ -43,7 +43,7 @@ class Served(Struct):
             while True:
                 text = (await client.get(f"{self.url}/metrics")).text
                 held = [m for m in PAGES.findall(text) if m[0] not in RESTING and float(m[2])]
-                if not held and float(OPEN.findall(text)[0]) <= 1:  # the one that asks is counted, too
+                if not held and float(OPEN.findall(text)[0]) == 0:
                     return True
                 await asyncio.sleep(0.1)
 

@@ -16,6 +16,7 @@ EXITS = {
     "likely": ExitCode.FOUND,
     "possible_victim": ExitCode.COULD_NOT_TELL,
     "unknown": ExitCode.COULD_NOT_TELL,
+    "not_seen": ExitCode.COULD_NOT_TELL,
 }
 
 
@@ -28,7 +29,8 @@ def account(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say whether an account was affected. Exit 1: it was, or probably; 3: that cannot be told; 0: it was not."""
+    """Say whether an account was affected. Exit 1: it was, or probably; 3: that cannot be told, or no request
+    is its; 0: it was not."""
     from kvfence.scope.account import answer
     from kvfence.scope.report.document import from_json
     from kvfence.scope.report.pseudonyms import DEFAULT_KEY, read_key

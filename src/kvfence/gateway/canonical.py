@@ -77,7 +77,8 @@ class Canonical:
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
         record = RequestRecord(secrets.token_hex(12), route_of(scope["path"]), self._clock(), method)
         scope.setdefault("state", {})["record"] = record
-        self._metrics.request_began()
+        if record.route not in WATCHED:
+            self._metrics.request_began()
         try:
             await self._contain(scope, receive, send, record)
         except BaseException as error:
@@ -112,7 +113,7 @@ class Canonical:
     def _account(self, record: RequestRecord, scope: Scope) -> None:
         """Count the answer, write its line and record its spans: once, however it ended."""
         now_s, record.status = self._clock(), record.status or 499
-        self._metrics.request_ended(record.route, record.status, record.reason)
+        self._metrics.request_ended(record.route, record.status, record.reason, counted=record.route not in WATCHED)
         if record.num_answer:
             self._metrics.tokens(record.num_prompt, record.num_answer)
         if record.route in WATCHED:

@@ -88,9 +88,10 @@ class GatewayMetrics:
         """Count a request that is being answered."""
         self._open.inc()
 
-    def request_ended(self, route: str, status: int, reason: str) -> None:
-        """Count an answer."""
-        self._open.dec()
+    def request_ended(self, route: str, status: int, reason: str, *, counted: bool = True) -> None:
+        """Count an answer. ``counted``: among the open ones since it began."""
+        if counted:
+            self._open.dec()
         self._requests.labels(route, str(status), reason).inc()
 
     def tokens(self, num_prompt: int, num_answer: int) -> None:

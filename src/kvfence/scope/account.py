@@ -13,7 +13,7 @@ from kvfence.evidence.visible import plain
 from kvfence.scope.report.document import AccountLine, Document, Tally
 from kvfence.scope.report.pseudonyms import Pseudonyms
 
-Verdict = Literal["affected", "likely", "possible_victim", "unknown", "not_affected", "excluded"]
+Verdict = Literal["affected", "likely", "possible_victim", "unknown", "not_seen", "not_affected", "excluded"]
 
 
 class Answer(Struct, frozen=True):
@@ -44,7 +44,7 @@ def answer(document: Document, account: str, key: bytes | None) -> Answer:
             "without a finding were left out of it: judge its own log lines"
         )
     found = line or AccountLine(plain(account), Tally())
-    verdict = _verdict(document, found)
+    verdict = _verdict(document, found, seen=line is not None)
     sentence = _letter(document, found, verdict, line is not None)
     return Answer(plain(account), verdict, sentence, found.longest, line is not None, found.tally, found.ids.affected)
 
@@ -62,8 +62,11 @@ def _find(document: Document, account: str, key: bytes | None) -> AccountLine | 
     return line
 
 
-def _verdict(document: Document, line: AccountLine) -> Verdict:
-    """Give the worst that holds; requests of nobody known may be this account's, so they leave it unknown."""
+def _verdict(document: Document, line: AccountLine, *, seen: bool) -> Verdict:
+    """Give the worst that holds; requests of nobody known may be this account's, so they leave it unknown.
+
+    An account without a request may be a misspelt one: it is not told that it is clear.
+    """
     tally = line.tally
     nameless = next((each.tally for each in document.accounts if each.name is None), Tally())
     ladder: Sequence[tuple[int, Verdict]] = (
@@ -73,7 +76,7 @@ def _verdict(document: Document, line: AccountLine) -> Verdict:
         (tally.unknown or _in_question(nameless), "unknown"),
         (tally.excluded, "excluded"),
     )
-    return next((verdict for count, verdict in ladder if count), "not_affected")
+    return next((verdict for count, verdict in ladder if count), "not_affected" if seen else "not_seen")
 
 
 def _letter(document: Document, line: AccountLine, verdict: Verdict, seen: bool) -> str:

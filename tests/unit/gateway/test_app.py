@@ -405,6 +405,7 @@ async def test_metrics_show_gateway_and_workers():
         await client.get(f"/{MARKER}")
         text = (await client.get("/metrics")).text
     for line in (
+        "kvfence_requests_open 0.0",  # whoever reads this is none of them
         'kvfence_requests_total{reason="ok",route="/v1/chat/completions",status="200"} 1.0',
         'kvfence_requests_total{reason="not_found",route="other",status="404"} 1.0',
         'kvfence_requests_total{reason="does_not_fit",route="/v1/chat/completions",status="400"} 1.0',

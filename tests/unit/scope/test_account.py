@@ -76,7 +76,7 @@ def test_unknown_is_never_told_as_unaffected() -> None:
 def test_an_account_that_was_never_seen_is_told_so() -> None:
     """No request in the logs is not the same as none affected; where accounts were left out nothing is said."""
     found = answer(document(AFFECTED), "stranger", None)
-    assert (found.seen, found.verdict) == (False, "not_affected")
+    assert (found.seen, found.verdict) == (False, "not_seen")
     assert "Our logs hold no request of yours" in found.letter
     with pytest.raises(EvidenceError, match="left out"):
         answer(document(AFFECTED, left_out=3), "stranger", None)
