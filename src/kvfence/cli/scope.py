@@ -91,7 +91,7 @@ def report(
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Say which requests were affected. Exit 1: some were, or likely; 3: some cannot be told; 0: none."""
+    """Say which requests were affected. Exit 1: some were, or likely; 3: some cannot be told, or read; 0: none."""
     from kvfence.scope.relate import Request, relate
     from kvfence.scope.store import open_store
 
@@ -142,17 +142,29 @@ def _moment(text: str, option: str) -> tuple[datetime, datetime]:
         raise SettingsError([f"{option} {text}: write 2026-08-27 or 2026-08-27T10:00:00Z"]) from error
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
-    return moment, moment + timedelta(days=1) if len(text) == len("2026-08-27") else moment
+    return moment, moment + timedelta(days=1) if _is_date(text) else moment
+
+
+def _is_date(text: str) -> bool:
+    from datetime import date
+
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _exit_code(relation: "Relation") -> ExitCode:
     if relation.counts["AFFECTED"] or relation.counts["LIKELY"]:
         return ExitCode.FOUND
+    untold = relation.counts["UNKNOWN"] or relation.counts["POSSIBLE_VICTIM"]
     unread = any(each.kind in _UNREAD for reading in relation.readings for each in reading.troubles)
-    return ExitCode.COULD_NOT_TELL if relation.counts["UNKNOWN"] or unread else ExitCode.NOTHING_FOUND
+    return ExitCode.COULD_NOT_TELL if untold or unread else ExitCode.NOTHING_FOUND
 
 
-_UNREAD = {"cannot_be_read", "broken_off", "no_column"}
+_UNREAD = {"cannot_be_read", "broken_off", "no_column", "line_too_long", "not_json", "not_a_row"}
+_UNREAD |= {"request_line_unreadable"}
 
 
 def _show_reading(reading: "Reading") -> None:

@@ -109,9 +109,14 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
         for name, weight in named.items()
     ]
     score = ibis.ifelse(joined["interval"].isnull(), ibis.null("int64"), points[0] + points[1] + points[2])
-    joined = joined.mutate(score=score)
-    joined = joined.mutate(best=joined["score"].max().over(ibis.window(group_by="n")))
-    joined = joined.filter(joined["score"].isnull() | (joined["score"] == joined["best"]))
+    # One that names what the request leaves out may be another place's: it stands beside the others, not above them.
+    sure = ~ibis.or_(*(joined[f"of_{name}"].notnull() & joined[name].isnull() for name in named))
+    sure = sure & (joined["started"].notnull() | (joined["from_time"].isnull() & joined["to_time"].isnull()))
+    reach = sum(ibis.ifelse(joined[f"of_{name}"].notnull(), weight, 0) for name, weight in named.items())
+    joined = joined.mutate(score=score, sure=sure, reach=reach)
+    best = ibis.ifelse(joined["sure"], joined["score"], -1).max().over(ibis.window(group_by="n"))
+    joined = joined.mutate(best=best)
+    joined = joined.filter(joined["score"].isnull() | (joined["reach"] >= joined["best"]))
     return joined.mutate(
         pool_tokens=ibis.coalesce(joined["pool_tokens"], _or_null(judgement.pool)),
         context_tokens=ibis.coalesce(joined["context_tokens"], _or_null(judgement.context)),
@@ -122,7 +127,10 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
         vulnerable=_vulnerable(joined, judgement),
         release=ibis.coalesce(joined["said_release"], joined["release"]),
         restarted=joined["from_time"],
-    ).drop("said_release", "of_release", "best", "score", "of_model", "of_replica", "of_worker", "from_time", "to_time")
+    ).drop(
+        "said_release", "of_release", "best", "score", "sure", "reach",
+        "of_model", "of_replica", "of_worker", "from_time", "to_time",
+    )  # fmt: skip
 
 
 def _interval_table(store: Store, intervals: Sequence[Interval]) -> Any:

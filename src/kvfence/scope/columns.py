@@ -56,7 +56,7 @@ _NAMES_TEXT = {
     "duration_seconds latency_s e2e_latency request_time duration latency elapsed response_time upstream_response_time",
     "body_bytes": "body_bytes request_body_bytes request_bytes request_length bytes_received request_size "
     "request_body_size content_length body_size",
-    "release": "release engine_version sglang_version vllm_version engine_release build",
+    "release": "release engine_version sglang_version engine_release",
 }
 _NAMES = {column: text.split() for column, text in _NAMES_TEXT.items()}
 _TOP_LEVEL_ONLY = frozenset({"id", "code", "time", "date", "user", "host", "server"})

@@ -11,7 +11,7 @@ import ibis
 from kvfence.scope.classes import rank_of
 from kvfence.scope.relation import Duplicates
 from kvfence.scope.store import Store
-from kvfence.scope.survey import LENGTH_MAX, clean
+from kvfence.scope.survey import LENGTH_MAX, TIME_MIN, clean
 from kvfence.scope.values import Value
 
 RETRY_S = 3600
@@ -28,9 +28,12 @@ def prepared(store: Store, candidates: Any) -> Any:
     line = candidates["source_line"].cast("string")
     where = candidates["source_file"] + ":" + ibis.coalesce(line, "row " + ibis.row_number().cast("string"))
     named = clean(candidates["request_id"])
+    body, started = candidates["body_bytes"], candidates["started"]
     rows = candidates.mutate(
         tokens=ibis.ifelse(believed, length, ibis.null("int64")),
         absurd=(length.notnull() & ~believed) | ((candidates["bad"] & 1) != 0),
+        body_bytes=ibis.ifelse(body >= 0, body, ibis.null("int64")),
+        started=ibis.ifelse(started >= TIME_MIN, started, ibis.null("timestamp(6)")),
         has_id=named.notnull(),
         request_id=ibis.coalesce(named, where),
         **{name: clean(candidates[name]) for name in _TEXTS},

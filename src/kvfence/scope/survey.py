@@ -24,6 +24,7 @@ BODY_SLACK = 4096
 TIME_MIN, TIME_MAX = datetime.fromisoformat("2020-01-01"), datetime.fromisoformat("2096-01-01")
 NOT_ANSWERED = (400, 599)
 BROKEN_OFF = 499
+FAILED = 500
 LONG_ROWS_MAX = 3_000_000
 """With more long rows only those over some pool are kept."""
 EXACT_ROWS_MAX = 20_000_000
@@ -71,15 +72,16 @@ def length_of(source: Any) -> Value:
 
 
 def was_refused(source: Any) -> Value:
-    """Tell whether the status says that nothing was answered."""
+    """Tell whether the status says that nothing was answered; a failure after counted output is none."""
     status = source["status"]
-    return (status.between(*NOT_ANSWERED) & (status != BROKEN_OFF)).fill_null(False)
+    midway = ((status >= FAILED) & (source["completion_tokens"] > 1)).fill_null(False)
+    return (status.between(*NOT_ANSWERED) & (status != BROKEN_OFF)).fill_null(False) & ~midway
 
 
 def plain_reason(source: Any, bounds: Bounds) -> Value:
     """Give the reason of a plainly CLEAR row, which no history can change; null for every other one."""
     tokens, body = source["prompt_tokens"], source["body_bytes"]
-    fits = tokens.between(2, bounds.floor - 1) | ((tokens == 1) & (body < LONG_BODY_BYTES))
+    fits = tokens.between(2, bounds.floor - 1) | ((tokens == 1) & body.between(0, LONG_BODY_BYTES - 1))
     unsaid = tokens.isnull() | (tokens < 1) | (tokens > LENGTH_MAX)
     small = unsaid & (body >= 0) & (body + BODY_SLACK < bounds.floor)
     return ibis.cases(
@@ -94,7 +96,7 @@ def is_lost(source: Any, bounds: Bounds) -> Value:
     """Tell whether nothing in a row speaks of its length."""
     tokens = source["prompt_tokens"]
     unsaid = tokens.isnull() | (tokens < 1) | (tokens > LENGTH_MAX)
-    return unsaid & source["body_bytes"].isnull() & plain_reason(source, bounds).isnull()
+    return unsaid & ~(source["body_bytes"] >= 0).fill_null(False) & plain_reason(source, bounds).isnull()
 
 
 def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Survey:

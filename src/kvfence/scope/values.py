@@ -164,6 +164,8 @@ def _whole(number: Value, reader: Reader) -> Value:
     if dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
         return number.cast("int64")
     fits = number.between(-9e18, 9e18)
+    if dtype.is_floating():
+        fits = fits & (number == number.floor())
     return ibis.ifelse(fits, number, ibis.null(dtype)).cast("int64") if reader.can_try else number.cast("int64")
 
 

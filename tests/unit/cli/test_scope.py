@@ -67,3 +67,15 @@ def test_a_date_as_the_end_of_a_window_is_a_whole_day() -> None:
     assert str(_moment("2026-08-27T02:00:00+02:00", "--as-of")[0]) == "2026-08-27 00:00:00"
     with pytest.raises(SettingsError, match="--as-of soon"):
         _moment("soon", "--as-of")
+
+
+def test_lines_that_cannot_be_read_are_not_nothing_found(run: Run, tmp_path: Path) -> None:
+    """A line that is broken may be anybody's request: 3, though all the others are clear."""
+    log = Path(_log(tmp_path / "a.jsonl", {"id": "a", "prompt_tokens": 5}, {"id": "b", "prompt_tokens": 7}))
+    log.write_text(log.read_text("utf-8") + '{"id": "c", "prompt_tok\n', "utf-8")
+    assert run("scope", "report", str(log), "--pool", "800", "--names", "--json").code == 3
+
+
+def test_a_date_without_dashes_is_a_whole_day_too() -> None:
+    """The window's last day counts whole in every way to write a date."""
+    assert _window(("20260901", "20260902")) == _window(("2026-09-01", "2026-09-02"))

@@ -53,6 +53,11 @@ model = "small"
 mode = "single"
 pool = {POOL}
 context = {CONTEXT}
+
+[[interval]]
+model = "bare"
+pool = {POOL}
+context = {CONTEXT}
 """
 
 

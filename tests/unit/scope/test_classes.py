@@ -88,6 +88,15 @@ TRAPS: dict[str, tuple[tuple[str, str], list[dict[str, Any]]]] = {
         ("UNKNOWN", "no_pool"),
         [entry("t", POOL + 9, "2026-08-27T03:00:00+08:00", decode_worker="x")],
     ),
+    "a clock that was not set": (("UNKNOWN", "no_time"), [entry("t", POOL + 9, "1970-01-01T00:00:10Z")]),
+    "no length, a body of unknown size": (("UNKNOWN", "no_length"), [entry("t", None, NOON, body_bytes=-1)]),
+    "one token, a body of unknown size": (("UNKNOWN", "one_token_no_body"), [entry("t", 1, NOON, body_bytes=-1)]),
+    "failed midway": (("UNKNOWN", "ended_early"), [entry("t", POOL + 9, NOON, status="error")]),
+    "thousands with dots": (("UNKNOWN", "absurd_length"), [entry("t", "681.281", NOON)]),
+    "another engine's version": (
+        ("AFFECTED", "over_pool"),
+        [entry("t", POOL + 9, NOON, vllm_version="0.11.0", build="2.1.0", model="bare")],
+    ),
     "a tester": (("EXCLUDED", "excluded_affected"), [entry("t", POOL + 9, NOON, account="own-tests")]),
     "one request of a reporter": (("EXCLUDED", "excluded_affected"), [entry("the-report", POOL + 9, NOON)]),
     "refused, then answered": (
@@ -272,3 +281,30 @@ def test_without_its_rule_a_trap_is_suspected(
     found = judge(tmp_path, [row, entry("sure", POOL + 9, NOON, replica="always")], by)
     assert found["sure"] == "over_pool"
     assert CLASS_OF_REASON[found["t"]] in {Class.AFFECTED, Class.LIKELY}
+
+
+def test_an_interval_of_a_replica_does_not_outrank_where_no_replica_is_logged(tmp_path: Path) -> None:
+    """A large pool of one replica clears nobody whose replica is not known: another one may have served it."""
+    text = f"""
+[[interval]]
+pool = {POOL}
+context = {CONTEXT}
+
+[[interval]]
+model = "glm"
+replica = "resized"
+pool = 2040000
+context = {CONTEXT}
+"""
+    log = write(
+        tmp_path / "log.jsonl",
+        [
+            entry("nowhere", POOL + 9, NOON, replica=None, decode_worker="y"),
+            entry("named", POOL + 9, NOON, replica="resized", decode_worker="x"),
+            entry("other", POOL + 9, NOON, replica="pair-2"),
+        ],
+    )
+    found = run(tmp_path, log, deployments=(history(tmp_path, text),))
+    assert found.verdict("nowhere") == ("UNKNOWN", "history_disagrees")
+    assert found.verdict("named") == ("CLEAR", "fits")
+    assert found.verdict("other") == ("AFFECTED", "over_pool")
