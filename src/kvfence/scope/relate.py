@@ -82,7 +82,7 @@ def relate(store: Store, request: Request) -> Relation:
 def _judge(store: Store, request: Request, sources: Sources, by: tuple[Judgement, Exclusions, int]) -> Relation:
     judgement, exclusions, floor = by
     source = sources.table
-    now = request.as_of or datetime.now(UTC).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     if request.as_of is not None:
         source = source.filter(source["started"].isnull() | (source["started"] <= request.as_of))
         sources = structs.replace(sources, readings=_as_of(source, sources.readings))

@@ -79,3 +79,11 @@ def test_lines_that_cannot_be_read_are_not_nothing_found(run: Run, tmp_path: Pat
 def test_a_date_without_dashes_is_a_whole_day_too() -> None:
     """The window's last day counts whole in every way to write a date."""
     assert _window(("20260901", "20260902")) == _window(("2026-09-01", "2026-09-02"))
+
+
+def test_a_clock_that_is_ahead_does_not_change_a_report_made_again(run: Run, tmp_path: Path) -> None:
+    """A request of the far future is the last one; ``--as-of`` its time gives the same document, byte for byte."""
+    rows = ({"id": "a", "prompt_tokens": 900}, {"id": "b", "prompt_tokens": 900, "created": "2095-01-01T10:00:00Z"})
+    arguments = ("scope", "report", _log(tmp_path / "a.jsonl", *rows), "--pool", "800", "--names", "--json")
+    before = run(*arguments).out
+    assert run(*arguments, "--as-of", json.loads(before)["as_of"]).out == before
