@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,27 @@ class BrokenExecutor(ArithmeticExecutor):
         raise RuntimeError(f"{MARKER} {rows}")
 
 
-def make_worker(executor: ArithmeticExecutor, folder: Path) -> Prefill:
-    """Give a started worker that knows a gateway and a decode worker."""
+class Over(Exception):
+    """The test is over: its worker's tasks end."""
+
+
+@asynccontextmanager
+async def started_worker(executor: ArithmeticExecutor, folder: Path) -> AsyncIterator[Prefill]:
+    """Run a worker that knows a gateway and a decode worker; what it holds is closed afterwards."""
     begin = Begin("prefill", PREFILL, str(folder), "", Settings(), Rules.all(), NUM_PAGES)
     lifeline: Any = None
     worker = Prefill(begin, lifeline, executor, open_shared(pool_bytes(executor.layout, NUM_PAGES)))
-    worker.start(Capacity(executor.layout.page_size, 128, NUM_PAGES, NUM_PAGES + 1))
-    for peer in (GATEWAY, DECODE):
-        worker.loop.feed(PeerUp(peer, writes=False))
-    return worker
+    try:
+        async with asyncio.TaskGroup() as worker.tasks:
+            worker.start(Capacity(executor.layout.page_size, 128, NUM_PAGES, NUM_PAGES + 1))
+            for peer in (GATEWAY, DECODE):
+                worker.loop.feed(PeerUp(peer, writes=False))
+            yield worker
+            raise Over
+    except* Over:
+        pass
+    finally:
+        worker.control.close()
 
 
 def dispatch(worker: Prefill) -> None:
@@ -92,20 +105,19 @@ def folder() -> Iterator[Path]:
 async def test_pages_of_an_aborted_attempt_are_compared_until_its_pass_has_ended(folder: Path, stray: bool) -> None:
     """A stray write into them during the pass quarantines them, although nobody waits for their tokens any more."""
     executor = HeldExecutor()
-    worker = make_worker(executor, folder)
-    dispatch(worker)
-    running = asyncio.create_task(worker._run(next_chunks(worker._prompts(), 512)))
-    try:
-        await asyncio.to_thread(executor.begun.wait, 10)
-        (lot,) = [h.lot for h in worker.loop.node.handoffs.values() if h.lot is not None]
-        abort = Envelope(DECODE, PREFILL, Abort(ATTEMPT))
-        worker.loop.feed(worker.receive(Frame(DECODE, abort), abort))
-        if stray:
-            worker.pool.heads[lot.pages[1]] = 0
-    finally:
-        executor.go_on.set()
-        await running
-        worker.control.close()
+    async with started_worker(executor, folder) as worker:
+        dispatch(worker)
+        running = asyncio.create_task(worker._run(next_chunks(worker._prompts(), 512)))
+        try:
+            await asyncio.to_thread(executor.begun.wait, 10)
+            (lot,) = [h.lot for h in worker.loop.node.handoffs.values() if h.lot is not None]
+            abort = Envelope(DECODE, PREFILL, Abort(ATTEMPT))
+            worker.loop.feed(worker.receive(Frame(DECODE, abort), abort))
+            if stray:
+                worker.pool.heads[lot.pages[1]] = 0
+        finally:
+            executor.go_on.set()
+            await running
     pool = worker.loop.node.pool
     assert (pool.num_quarantined, pool.num_free) == ((3, NUM_PAGES - 3) if stray else (0, NUM_PAGES))
     assert len(worker.table) == 0
@@ -113,10 +125,9 @@ async def test_pages_of_an_aborted_attempt_are_compared_until_its_pass_has_ended
 
 async def test_a_pass_that_fails_is_counted_and_its_place_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The request ends, the operator learns where the model failed, and the error's own text is kept back."""
-    worker = make_worker(BrokenExecutor(), folder)
-    dispatch(worker)
-    await worker._run(next_chunks(worker._prompts(), 512))
-    worker.control.close()
+    async with started_worker(BrokenExecutor(), folder) as worker:
+        dispatch(worker)
+        await worker._run(next_chunks(worker._prompts(), 512))
     said = capfd.readouterr().err
     assert worker.counters["model_errors"] == 1
     assert "RuntimeError" in said
