@@ -130,5 +130,5 @@ def test_shared_memory_needs_no_mooncake(monkeypatch: pytest.MonkeyPatch) -> Non
     with fake_mooncake():
         monkeypatch.setitem(sys.modules, "mooncake.engine", None)
         assert require_transport(Settings()) is None
-        with pytest.raises(SettingsError, match=r"pip install 'kvfence\[mooncake\]'"):
+        with pytest.raises(SettingsError, match=r"pip install '\.\[mooncake\]'"):
             require_transport(MOONCAKE)

@@ -32,7 +32,7 @@ def test_without_mooncake_the_install_line_is_said(monkeypatch: pytest.MonkeyPat
     """The message is what to type."""
     with fake_mooncake():
         monkeypatch.setitem(sys.modules, "mooncake.engine", None)
-        with pytest.raises(SettingsError, match=r"pip install 'kvfence\[mooncake\]'"):
+        with pytest.raises(SettingsError, match=r"pip install '\.\[mooncake\]'"):
             load_library()
 
 
