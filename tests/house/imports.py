@@ -13,8 +13,8 @@ FLOORS = (
     {"core"},
     {"protocol"},
     {"driver", "trace", "kv", "wire", "models", "evidence"},
-    {"runtime", "sim"},
-    {"gateway", "incident", "audit", "scope"},
+    {"runtime", "sim", "prove"},
+    {"gateway", "incident", "ranges", "audit", "scope", "probe"},
     {"cli"},
     {"__main__"},
 )

@@ -1,0 +1,134 @@
+"""One request of a probe and what came back: the record that phases make and detectors judge.
+
+Not for: sending (``client.py``), what follows from it (``detectors/``, ``verdict.py``). Texts stand here and nowhere
+else; whatever leaves the process holds digests and lengths of them.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Phase(StrEnum):
+    """What a request is sent for, in the order of a run."""
+
+    CALIBRATE = "calibrate"
+    SEED = "seed"
+    OVERSIZE = "oversize"
+    ABORT = "abort"
+    PRESSURE = "pressure"
+    PREFIX = "prefix"
+    REPLAY = "replay"
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """What one canary asks.
+
+    ``tenant``: whose key it is sent with. ``group``: asks that are judged together (a pair, an A/B/A, a ladder);
+    ``role``: this one's part in it (``alone``, ``loaded``, ``own``, ``foreign``, ``control``).
+    ``own``: markers that stand in the prompt; ``echo``: of these, the ones the answer is asked to repeat.
+    ``leave``: the client goes away on purpose, before the first token or after so many pieces.
+    Units: num_tokens of the whole prompt as the server counts it, None where calibration could not tell.
+    """
+
+    number: int
+    tenant: str
+    phase: Phase
+    prompt: str
+    max_tokens: int
+    num_tokens: int | None = None
+    group: str = ""
+    role: str = ""
+    own: tuple[str, ...] = ()
+    echo: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int | None = None
+    stream: bool = True
+    logprobs: bool = False
+    leave: int | None = None
+
+
+class Trouble(StrEnum):
+    """Why there is no whole answer."""
+
+    REFUSED = "refused"  # a status that is not 200, with a body
+    LIMITED = "limited"  # 429 or 503: the server asks to come back later
+    BROKEN = "broken"  # an error after 200, or a stream that ended in its middle
+    MALFORMED = "malformed"  # what came is not what the API says
+    UNREACHABLE = "unreachable"  # no connection, TLS, no answer in time
+    LEFT = "left"  # the probe itself went away, as planned or at Ctrl-C
+
+
+class Exchange(Struct, frozen=True, kw_only=True):
+    """What one canary was answered.
+
+    ``text``: the answer, with reasoning and tool calls apart in ``aside``. ``logprobs``: of the first tokens, as
+    (token, logprob). ``message``: the server's own words about a refusal, cut short; never a prompt's.
+    ``limit_tokens``: an input limit that those words name. ``cached_tokens``: what usage says came from a cache.
+    Units: seconds on the run's clock; first_s is the first piece of text.
+    """
+
+    ask: Ask
+    sent_s: float
+    ended_s: float
+    first_s: float | None = None
+    status: int | None = None
+    text: str = ""
+    aside: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    logprobs: tuple[tuple[str, float], ...] = ()
+    trouble: Trouble | None = None
+    message: str = ""
+    limit_tokens: int | None = None
+    retry_after_s: float | None = None
+    num_pieces: int = 0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Give the time to the first piece of text."""
+        return None if self.first_s is None else self.first_s - self.sent_s
+
+
+class Calibration(Struct, frozen=True, kw_only=True):
+    """What the first phase learned of the endpoint; None is not known.
+
+    ``limit_tokens``: the longest prompt that is answered, between ``limit_low`` (answered) and ``limit_high``
+    (refused) where the bisection did not end. ``advertised_tokens``: the context that the server names.
+    ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt; ``overhead_s``: of the shortest prompt.
+    ``tokens_per_word``: of our own prompts, by usage or by bisection. ``deterministic``: one greedy prompt asked
+    twice alone gave one answer. ``echoes``: the positive control, this model can repeat a marker at all, with how
+    many of how many.
+    """
+
+    limit_tokens: int | None = None
+    limit_low: int | None = None
+    limit_high: int | None = None
+    advertised_tokens: int | None = None
+    tokens_per_s: float | None = None
+    overhead_s: float | None = None
+    tokens_per_word: float | None = None
+    deterministic: bool | None = None
+    has_usage: bool | None = None
+    has_logprobs: bool | None = None
+    has_seed: bool | None = None
+    echoes: tuple[int, int] | None = None
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A whole run, as the detectors see it.
+
+    ``planted``: by tenant, every marker that was sent under its key; ``texts``: by tenant, what was seeded.
+    ``cut``: why the run ended before its plan (budget, Ctrl-C, a server that died, overload); empty where it did not.
+    """
+
+    calibration: Calibration
+    exchanges: tuple[Exchange, ...]
+    planted: dict[str, tuple[str, ...]]
+    texts: dict[str, tuple[str, ...]]
+    page_sizes: tuple[int, ...] = ()
+    cut: str = ""
+    seed: int = 0
+    wall_s: float = 0.0
