@@ -1,1 +1,1 @@
-"""Evidence over the one ``step``: search, proof, judges, and traces checked line by line. No torch; a search does no I/O."""
+"""Evidence over the one ``step``: search, proof, judges, and traces checked line by line. No torch."""
