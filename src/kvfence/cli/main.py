@@ -35,6 +35,7 @@ VERBS = (
     Verb("incident", "Replay the incident and show what the guards change.", "serve"),
     Verb("audit", "Can this deployment leak? From its logs, endpoints and manifests."),
     Verb("scope", "Who was affected? From request logs.", "scope"),
+    Verb("prove", "Can the protocol leak? Searched, proved, simulated; live traces checked."),
     Verb("model", "Fetch the embedded model.", "serve"),
     Verb("config", "Show each setting and where its value comes from."),
 )
