@@ -10,8 +10,8 @@ import pytest
 from kvfence.cli.main import VERBS
 
 HEAVY = (
-    "torch", "transformers", "numpy", "zmq", "starlette", "uvicorn", "sse_starlette", "httpx", "xxhash", "structlog",
-    "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai", "llguidance",
+    "torch", "transformers", "numpy", "zmq", "starlette", "uvicorn", "sse_starlette", "httpx", "httpx_sse", "xxhash",
+    "structlog", "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai", "llguidance",
     "ibis", "duckdb", "pyarrow", "pandas", "scipy", "opentelemetry",
 )  # fmt: skip
 # Packages that every install can import whole, from the floor up.

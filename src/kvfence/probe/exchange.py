@@ -21,11 +21,41 @@ class Phase(StrEnum):
     REPLAY = "replay"
 
 
+ROLES: dict[Phase, dict[str, str]] = {
+    Phase.CALIBRATE: {
+        "control": "repeat this marker: the positive control",
+        "twice": "one prompt, asked twice alone",
+        "rate": "a fresh prompt for prefill's rate",
+        "ruler": "measures lengths",
+        "bisect": "looks for the limit",
+    },
+    Phase.SEED: {"repetitive": "one line over and over", "natural": "sentences dense with markers"},
+    Phase.OVERSIZE: {"ladder": "one rung; num_tokens is its height"},
+    Phase.ABORT: {"left": "the client leaves", "reuse": "whoever comes next"},
+    Phase.PRESSURE: {"loaded": "a long generation among many"},
+    Phase.PREFIX: {
+        "prime": "puts a prefix into the cache",
+        "own": "the prefix that the asker itself sent",
+        "foreign": "the prefix that another tenant sent",
+        "control": "a prefix that nobody sent",
+    },
+    Phase.REPLAY: {
+        "alone": "a greedy prompt with nothing beside it",
+        "loaded": "the same prompt under load",
+        "load": "the load",
+        "before": "another tenant's prompt, sent before the next of the group",
+        "after-b": "the same prompt, after tenant B's",
+        "after-c": "the same prompt, after tenant C's; a group is b, c, b",
+    },
+}
+"""What ``Ask.role`` says in each phase."""
+
+
 class Ask(Struct, frozen=True, kw_only=True):
     """What one canary asks.
 
     ``tenant``: whose key it is sent with. ``group``: asks that are judged together (a pair, an A/B/A, a ladder);
-    ``role``: this one's part in it (``alone``, ``loaded``, ``own``, ``foreign``, ``control``).
+    ``role``: this one's part in it, see ``ROLES``.
     ``own``: markers that stand in the prompt; ``echo``: of these, the ones the answer is asked to repeat.
     ``leave``: the client goes away on purpose, before the first token or after so many pieces.
     Units: num_tokens of the whole prompt as the server counts it, None where calibration could not tell.
