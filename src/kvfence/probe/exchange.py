@@ -24,6 +24,7 @@ class Phase(StrEnum):
 ROLES: dict[Phase, dict[str, str]] = {
     Phase.CALIBRATE: {
         "control": "repeat this marker: the positive control",
+        "stale": "a prompt made as a leak reads, of fresh markers: are they seen in what is answered?",
         "twice": "one prompt, asked twice alone",
         "rate": "a fresh prompt for prefill's rate",
         "ruler": "measures lengths",
@@ -45,7 +46,7 @@ ROLES: dict[Phase, dict[str, str]] = {
         "load": "the load",
         "before": "another tenant's prompt, sent before the next of the group",
         "after-b": "the same prompt, after tenant B's",
-        "after-c": "the same prompt, after tenant C's; a group is b, c, b",
+        "after-c": "the same prompt, after tenant C's; whose comes before is drawn by lot, as often one as the other",
     },
 }
 """What ``Ask.role`` says in each phase."""
@@ -127,7 +128,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
     ``limit_tokens``: the longest prompt that is answered, between ``limit_low`` (answered) and ``limit_high``
     (refused) where the bisection did not end. ``advertised_tokens``: the context that the server names.
-    ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt; ``overhead_s``: of the shortest prompt.
+    ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt sent alone; ``overhead_s``: of the shortest
+    prompt.
     ``tokens_per_word``: of our own prompts, by usage or by bisection. ``deterministic``: one greedy prompt asked
     twice alone gave one answer. ``echoes``: the positive control, this model can repeat a marker at all, with how
     many of how many.
@@ -147,18 +149,47 @@ class Calibration(Struct, frozen=True, kw_only=True):
     echoes: tuple[int, int] | None = None
 
 
+class Cut(StrEnum):
+    """Why a run ended before its plan."""
+
+    BUDGET = "budget"  # requests, tokens, money or time that were allowed are spent: fewer asked, the verdict stands
+    STOPPED = "stopped"  # Ctrl-C or a signal
+    GONE = "gone"  # the server no longer answers
+    OVERLOAD = "overload"  # it asked again and again to come back later
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where the requests went, as a reproducer needs it. ``path``: below the URL, as ``/chat/completions``.
+
+    ``keys``: by tenant, the *name* of the environment variable that holds its key; tenants with one name are one
+    caller to the server.
+    """
+
+    url: str = ""
+    model: str = ""
+    path: str = "/chat/completions"
+    keys: dict[str, str] = {}
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """A whole run, as the detectors see it.
 
     ``planted``: by tenant, every marker that was sent under its key; ``texts``: by tenant, what was seeded.
-    ``cut``: why the run ended before its plan (budget, Ctrl-C, a server that died, overload); empty where it did not.
+    ``words``: the lists that markers are drawn from. A marker is one word of each list, in their order, drawn evenly
+    and apart from everything else; no word stands in two lists or is drawn for two tenants. What chance can do follows
+    from their sizes. ``decoys``: texts drawn as the seeded ones are, of other words, and never sent.
+    ``cut``: why the run ended before its plan, None where it did not, with ``cut_why`` in words.
     """
 
     calibration: Calibration
     exchanges: tuple[Exchange, ...]
     planted: dict[str, tuple[str, ...]]
     texts: dict[str, tuple[str, ...]]
+    words: tuple[tuple[str, ...], ...] = ()
+    decoys: tuple[str, ...] = ()
+    target: Target = Target()
     page_sizes: tuple[int, ...] = ()
-    cut: str = ""
+    cut: Cut | None = None
+    cut_why: str = ""
     seed: int = 0
     wall_s: float = 0.0
