@@ -21,7 +21,7 @@ FLOORS = (
 PURE = {"core", "protocol"}
 PURE_MAY_IMPORT = {"kvfence", "msgspec", *sys.stdlib_module_names}
 TORCH_MAY_STAND_IN = ("kvfence.kv.host", "kvfence.kv.cuda", "kvfence.models")
-MUTANTS = "kvfence.driver.mutants"
+MUTANTS = ("kvfence.driver.mutants", "kvfence.ranges")
 WITHOUT_MUTANTS = "kvfence.cli.serve"
 
 
@@ -74,8 +74,9 @@ class Imports:
                 if target not in reached:
                     reached[target] = name
                     todo.append(target)
-        if MUTANTS in reached:
-            yield f"{WITHOUT_MUTANTS} reaches {MUTANTS} through {reached[MUTANTS]}"
+        for mutants in MUTANTS:
+            if mutants in reached:
+                yield f"{WITHOUT_MUTANTS} reaches {mutants} through {reached[mutants]}"
 
     def _modules_run_by(self, name: str) -> Iterator[str]:
         """Give the modules that importing ``name`` runs: its targets, and the packages around them."""

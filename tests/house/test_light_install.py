@@ -25,6 +25,7 @@ NOT_LIGHT = (
     "kvfence.cli.compose",
     "kvfence.cli.demo",
     "kvfence.cli.incident_stage",
+    "kvfence.cli.range_stage",
 )
 
 BLOCK = f"""

@@ -33,6 +33,7 @@ class Verb(Struct, frozen=True):
 VERBS = (
     Verb("serve", "Run the server: prefill and decode workers on this host, every KV page fenced.", "serve"),
     Verb("incident", "Replay the incident and show what the guards change.", "serve"),
+    Verb("range", "Run a practice server that leaks in a known way, on loopback.", "serve"),
     Verb("audit", "Can this deployment leak? From its logs, endpoints and manifests."),
     Verb("scope", "Who was affected? From request logs.", "scope"),
     Verb("prove", "Can the protocol leak? Searched, proved, simulated; live traces checked."),

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 
+import h11
 import uvicorn
 from msgspec import Struct
 from starlette.types import ASGIApp
@@ -24,6 +25,9 @@ STOP_TIMEOUT_S = 5
 
 HEAD_TIMEOUT_S = 30.0
 """A connection on which no request has begun for so long is closed, or a few idle ones would keep everyone out."""
+
+
+_NO_HTTP = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
 
 
 class Address(Struct, frozen=True):
@@ -95,6 +99,14 @@ class _Connection(H11Protocol):
         super().on_response_complete()
         self._wait_for_head()
 
+    def send_400_response(self, msg: str) -> None:
+        """Say that it was no HTTP, with the headers that every answer of this server has."""
+        headers = [*_NO_HTTP, *self.server_state.default_headers]
+        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (head, h11.Data(data=msg.encode("ascii")), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
     def _wait_for_head(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
@@ -123,10 +135,16 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, listener: socket.socket, stop_timeout_s: int = STOP_TIMEOUT_S
+    app: ASGIApp,
+    listener: socket.socket,
+    stop_timeout_s: int = STOP_TIMEOUT_S,
+    headers: tuple[tuple[str, str], ...] = (),
 ) -> AsyncIterator[Address]:
-    """Serve while the block runs; leaving it ends open requests, within a bound, and closes the socket."""
-    server = _Server(_configure(app, stop_timeout_s))
+    """Serve while the block runs; leaving it ends open requests, within a bound, and closes the socket.
+
+    ``headers``: stand on every answer, also on those that no route gives.
+    """
+    server = _Server(_configure(app, stop_timeout_s, headers))
     address = address_of(listener)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -147,7 +165,7 @@ async def _first(answers: asyncio.Future[bool], running: asyncio.Future[None]) -
         running.result()
 
 
-def _configure(app: ASGIApp, stop_timeout_s: int) -> uvicorn.Config:
+def _configure(app: ASGIApp, stop_timeout_s: int, headers: tuple[tuple[str, str], ...]) -> uvicorn.Config:
     """No access log (the canonical line is ours), no name of the server, no proxy headers, no websockets."""
     return uvicorn.Config(
         app,
@@ -158,6 +176,7 @@ def _configure(app: ASGIApp, stop_timeout_s: int) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
+        headers=list(headers),
         proxy_headers=False,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=stop_timeout_s,

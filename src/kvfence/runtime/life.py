@@ -41,7 +41,8 @@ STOP_S = 5.0
 class Plan(Struct, frozen=True):
     """What to run. ``pool_pages``: of each worker of a role; 0: the worker computes it from the memory left.
 
-    ``modules``: the worker programs; tests and demonstrations run others with the same lifeline.
+    ``modules``: the worker programs; tests and demonstrations run others with the same lifeline, and tell them in
+    ``environment`` what is to go wrong.
     """
 
     settings: Settings
@@ -51,6 +52,7 @@ class Plan(Struct, frozen=True):
     context_tokens: int
     modules: dict[Role, str] = field(default_factory=WORKER_MODULES.copy)
     check_capacity: bool = True
+    environment: dict[str, str] = {}
 
 
 class Slot(Struct, frozen=True, order=True):
@@ -219,4 +221,4 @@ def worker_environment(plan: Plan) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
-    return {**os.environ, **quiet}
+    return {**os.environ, **quiet, **plan.environment}
