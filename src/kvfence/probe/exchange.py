@@ -122,6 +122,11 @@ class Exchange(Struct, frozen=True, kw_only=True):
         """Give the time to the first piece of text."""
         return None if self.first_s is None else self.first_s - self.sent_s
 
+    @property
+    def is_answer(self) -> bool:
+        """Is it a whole answer: 200, and nothing went wrong?"""
+        return self.status == 200 and self.trouble is None
+
 
 class Calibration(Struct, frozen=True, kw_only=True):
     """What the first phase learned of the endpoint; None is not known.
@@ -175,9 +180,9 @@ class Record(Struct, frozen=True, kw_only=True):
     """A whole run, as the detectors see it.
 
     ``planted``: by tenant, every marker that was sent under its key; ``texts``: by tenant, what was seeded.
-    ``words``: the lists that markers are drawn from. A marker is one word of each list, in their order, drawn evenly
-    and apart from everything else; no word stands in two lists or is drawn for two tenants. What chance can do follows
-    from their sizes. ``decoys``: texts drawn as the seeded ones are, of other words, and never sent.
+    ``words``: the lists that markers are drawn from. A marker is one word of each list, in their order and apart by
+    spaces, drawn evenly; one list may stand there more than once. No word is drawn twice in a run, numbers aside. What
+    chance can do follows from this alone.
     ``cut``: why the run ended before its plan, None where it did not, with ``cut_why`` in words.
     """
 
@@ -186,7 +191,6 @@ class Record(Struct, frozen=True, kw_only=True):
     planted: dict[str, tuple[str, ...]]
     texts: dict[str, tuple[str, ...]]
     words: tuple[tuple[str, ...], ...] = ()
-    decoys: tuple[str, ...] = ()
     target: Target = Target()
     page_sizes: tuple[int, ...] = ()
     cut: Cut | None = None

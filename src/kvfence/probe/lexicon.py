@@ -1,0 +1,136 @@
+"""Where marker words stand in a text, however they are dressed: exact, apart, split or garbled.
+
+Case, Markdown, HTML escapes, line breaks, soft hyphens and full-width letters do not hide a word. *Exact*: words as
+they stand. *Apart*: with up to three others between them. *Split*: with every space and sign taken out, so that
+``lan- tern`` is found. *Garbled*: words that resemble one by 80 percent. Each reading of a text is a row of words, None
+where something else stands between. Not for: what follows from it (``detectors/``).
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+from ahocorasick_rs import AhoCorasick
+from rapidfuzz.distance import Indel
+from rapidfuzz.process import cdist
+
+FUZZY_MIN = 0.8
+"""Likeness at which a word counts as a garbled marker's (one letter in five, or two letters changed places in ten)."""
+
+LETTERS_MIN = 5
+"""Shorter words are met exactly or not at all: too much else resembles them or has them inside."""
+
+WORDS_MAX = 20_000
+"""Distinct words of one text that are compared by likeness; a text with more is hostile, and read exactly alone."""
+
+GAP_MAX = 3
+
+_DRESS = re.compile("[*_`~\u00ad\u200b-\u200d\u2060\ufeff]")
+_WORD = re.compile(r"[^\W_]+")
+
+Row = list[str | None]
+
+
+class Form(StrEnum):
+    """How closely a word is met, from the strictest."""
+
+    EXACT = "exact"
+    APART = "apart"
+    SPLIT = "split"
+    GARBLED = "garbled"
+
+
+class Lexicon:
+    """The lists that markers are drawn from, ready to be looked for."""
+
+    def __init__(self, lists: Sequence[Sequence[str]]) -> None:
+        self.lists = tuple(frozenset(map(plain, each)) for each in lists)
+        self.words = sorted(frozenset().union(*self.lists))
+        self.known = frozenset(self.words)
+        self._letters = [word for word in self.words if word.isalpha() and len(word) >= LETTERS_MIN]
+        self._finder = AhoCorasick(self.words) if self.words else None
+        self._resembles: dict[str, str | None] = {}
+
+    def parts(self, marker: str) -> tuple[str, ...]:
+        """Give a marker's words."""
+        return words_of(marker)
+
+    def standing_in(self, prompt: str) -> frozenset[str]:
+        """Give every word of the lists that a prompt of ours has anywhere, parts of words included."""
+        if self._finder is None:
+            return frozenset()
+        found = self._finder.find_matches_as_indexes(prompt.casefold(), overlapping=True)
+        return frozenset(self.words[index] for index, _, _ in found)
+
+    def rows(self, text: str) -> dict[Form, Row]:
+        """Read a text in each form."""
+        words = words_of(text)
+        exact: Row = [word if word in self.known else None for word in words]
+        apart = _close_gaps(exact)
+        return {
+            Form.EXACT: exact, Form.APART: apart, Form.SPLIT: self._split(words), Form.GARBLED: self._garbled(words)
+        }  # fmt: skip
+
+    def _split(self, words: Sequence[str]) -> Row:
+        """Read letters and digits without what stands between them: the longest word of the lists at each place."""
+        row: Row = []
+        end = 0
+        for index, start, stop in self._longest("".join(words)):
+            if start < end:
+                continue
+            if start > end:
+                row.append(None)
+            row.append(self.words[index])
+            end = stop
+        return row
+
+    def _longest(self, text: str) -> Iterator[tuple[int, int, int]]:
+        if self._finder is not None:
+            found = self._finder.find_matches_as_indexes(text, overlapping=True)
+            yield from sorted(found, key=lambda each: (each[1], -each[2]))
+
+    def _garbled(self, words: Sequence[str]) -> Row:
+        new = sorted({word for word in words if word not in self._resembles})
+        if len(new) <= WORDS_MAX:
+            self._compare([word for word in new if word not in self.known])
+        return [word if word in self.known else self._resembles.get(word) for word in words]
+
+    def _compare(self, new: Sequence[str]) -> None:
+        """Find for each new word the word of the lists that it resembles most; None where none is near."""
+        self._resembles.update(dict.fromkeys(new))
+        near = [word for word in new if len(word) >= LETTERS_MIN]
+        for start in range(0, len(near) if self._letters else 0, 1000):
+            part = near[start : start + 1000]
+            likeness = cdist(part, self._letters, scorer=Indel.normalized_similarity, score_cutoff=FUZZY_MIN)
+            for word, row in zip(part, likeness, strict=True):
+                best = int(row.argmax())
+                if row[best] > 0:
+                    self._resembles[word] = self._letters[best]
+
+
+def _close_gaps(row: Row) -> Row:
+    """Leave out other words where no more than ``GAP_MAX`` of them stand together."""
+    closed: Row = []
+    gap = 0
+    for word in row:
+        if word is None:
+            gap += 1
+            continue
+        if gap > GAP_MAX:
+            closed.append(None)
+        closed.append(word)
+        gap = 0
+    return closed
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Give a text's words, undressed."""
+    return tuple(_WORD.findall(plain(text)))
+
+
+def plain(text: str) -> str:
+    """Undress a text: escapes, marks of Markdown, what cannot be seen, width and case of letters."""
+    shown = html.unescape(text) if "&" in text else text
+    return unicodedata.normalize("NFKC", _DRESS.sub("", shown)).casefold()
