@@ -1,0 +1,180 @@
+"""An answer as it comes: pieces of a stream or one body, in OpenAI's two shapes, read without trusting them.
+
+Not for: sending (``client.py``).
+"""
+
+from typing import Any
+
+from msgspec import json
+
+from kvfence.probe.exchange import Ask, Exchange, Trouble
+from kvfence.probe.refusals import read_refusal
+
+TEXT_CHARS_MAX = 200_000
+LOGPROBS_MAX = 64
+BUFFERED_S = 0.05
+BUFFERED_SHARE = 0.05
+BUFFERED_PIECES = 4
+
+
+class Hearing:
+    """What was heard of one answer until now."""
+
+    def __init__(self, ask: Ask, sent_s: float) -> None:
+        self.ask, self.sent_s = ask, sent_s
+        self.status: int | None = None
+        self.first_s: float | None = None
+        self.last_s = sent_s
+        self.num_pieces = 0
+        self.finish_reason: str | None = None
+        self.retry_after_s: float | None = None
+        self.finished = False
+        self.trouble: Trouble | None = None
+        self.message = ""
+        self.limit_tokens: int | None = None
+        self.counted: int | None = None
+        self._text: list[str] = []
+        self._aside: list[str] = []
+        self._chars = 0
+        self._usage: dict[str, Any] = {}
+        self._logprobs: list[tuple[str, float]] = []
+
+    def fail(self, trouble: Trouble, message: str = "") -> None:
+        """Note why there is no whole answer; the first reason stays."""
+        if self.trouble is None:
+            said = read_refusal(message, self.ask.own)
+            self.trouble, self.message = trouble, said.message
+            self.limit_tokens, self.counted = said.limit_tokens, said.counted
+
+    def event(self, data: str, now_s: float) -> None:
+        """Take one event of a stream."""
+        try:
+            frame = json.decode(data)
+        except ValueError:
+            self.fail(Trouble.MALFORMED, "an event that is not JSON")
+            return
+        if not isinstance(frame, dict):
+            self.fail(Trouble.MALFORMED, "an event that is not an object")
+        elif frame.get("error"):
+            self.fail(Trouble.BROKEN, error_text(frame))
+        else:
+            self._take(frame, "delta", now_s)
+
+    def body(self, raw: bytes, now_s: float) -> None:
+        """Take one whole body of status 200."""
+        try:
+            frame = json.decode(raw)
+        except ValueError:
+            self.fail(Trouble.MALFORMED, "a body that is not JSON" if raw.strip() else "an empty body")
+            return
+        if not isinstance(frame, dict) or not isinstance(frame.get("choices"), list):
+            is_error = isinstance(frame, dict) and frame.get("error")
+            self.fail(*((Trouble.BROKEN, error_text(frame)) if is_error else (Trouble.MALFORMED, "no choices")))
+            return
+        self._take(frame, "message", now_s)
+        self.first_s, self.finished = None, True
+
+    def _take(self, frame: dict[str, Any], part: str, now_s: float) -> None:
+        usage = frame.get("usage")
+        if isinstance(usage, dict):
+            self._usage = usage
+        choices = frame.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("index") in (None, 0):
+                self._take_choice(choice, part, now_s)
+
+    def _take_choice(self, choice: dict[str, Any], part: str, now_s: float) -> None:
+        message = choice.get(part)
+        text, aside = _texts(message) if isinstance(message, dict) else (_text(choice.get("text")), "")
+        if text or aside:
+            self.num_pieces += 1
+            self.last_s = now_s
+            self.first_s = now_s if self.first_s is None else self.first_s
+        if self._chars < TEXT_CHARS_MAX:
+            self._chars += len(text) + len(aside)
+            self._text.append(text)
+            self._aside.append(aside)
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            self.finish_reason, self.finished = reason, True
+        if len(self._logprobs) < LOGPROBS_MAX and choice.get("logprobs"):
+            self._logprobs += _logprobs(choice["logprobs"])
+
+    def exchange(self, ended_s: float) -> Exchange:
+        """Give all that was heard."""
+        usage = self._usage
+        details = usage.get("prompt_tokens_details")
+        return Exchange(
+            ask=self.ask,
+            sent_s=self.sent_s,
+            ended_s=ended_s,
+            first_s=None if self._is_buffered() else self.first_s,
+            status=self.status,
+            text="".join(self._text),
+            aside="".join(self._aside),
+            finish_reason=self.finish_reason,
+            prompt_tokens=_count(usage.get("prompt_tokens")),
+            completion_tokens=_count(usage.get("completion_tokens")),
+            cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+            logprobs=tuple(self._logprobs[:LOGPROBS_MAX]),
+            trouble=self.trouble,
+            message=self.message,
+            limit_tokens=self.limit_tokens,
+            retry_after_s=self.retry_after_s,
+            num_pieces=self.num_pieces,
+        )
+
+    def _is_buffered(self) -> bool:
+        """Did all pieces come at once, after a wait? Then something between held them back, and no time is known."""
+        if self.first_s is None or self.num_pieces < BUFFERED_PIECES:
+            return False
+        spread, waited = self.last_s - self.first_s, self.first_s - self.sent_s
+        return spread < BUFFERED_S and spread < BUFFERED_SHARE * waited
+
+
+def error_text(frame: Any) -> str:
+    """Find the words of an error, whatever its shape: OpenAI's, SGLang's, FastAPI's."""
+    if isinstance(frame, dict):
+        for name in ("message", "error", "detail"):
+            if frame.get(name):
+                return error_text(frame[name])
+        return ""
+    if isinstance(frame, list):
+        return "; ".join(map(error_text, frame[:3]))
+    return str(frame)
+
+
+def _texts(message: dict[str, Any]) -> tuple[str, str]:
+    """Give a message's text, and apart what it thought and called."""
+    aside = _text(message.get("reasoning_content")) or _text(message.get("reasoning"))
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            aside += _text(function.get("name")) + _text(function.get("arguments"))
+    return _text(message.get("content")), aside + _text(message.get("refusal"))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    parts = value if isinstance(value, list) else ()
+    return "".join(_text(part.get("text")) for part in parts if isinstance(part, dict))
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _logprobs(found: Any) -> list[tuple[str, float]]:
+    """Read chat's list of objects, or completions' two lists."""
+    if not isinstance(found, dict):
+        return []
+    if isinstance(found.get("content"), list):
+        pairs = [(each.get("token"), each.get("logprob")) for each in found["content"] if isinstance(each, dict)]
+    else:
+        tokens, values = found.get("tokens"), found.get("token_logprobs")
+        pairs = list(zip(tokens, values, strict=False)) if isinstance(tokens, list) and isinstance(values, list) else []
+    return [
+        (token, float(value)) for token, value in pairs if isinstance(token, str) and isinstance(value, int | float)
+    ]

@@ -1,0 +1,129 @@
+"""How the endpoint is reached: address, model, route, keys; and what it will not take in a body.
+
+Keys stand here alone. They go into one header of requests to the base URL's own origin, and into no text.
+"""
+
+import ssl
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from kvfence.core.errors import SettingsError
+from kvfence.probe.exchange import Ask
+
+
+class Api(StrEnum):
+    """Which route is asked."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        """Give the route below the base URL."""
+        return "/chat/completions" if self is Api.CHAT else "/completions"
+
+
+class Door(Struct, frozen=True, kw_only=True):
+    """Where and as whom. ``keys`` by tenant, empty where none is sent; ``headers`` go with every request."""
+
+    base_url: str
+    model: str
+    keys: dict[str, str]
+    api: Api | None = None
+    headers: dict[str, str] = {}
+    verify: ssl.SSLContext | bool = True
+
+    def __repr__(self) -> str:
+        return f"Door({self.base_url!r}, {len(self.keys)} tenants)"
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Give the tenants, in order."""
+        return tuple(self.keys)
+
+    def headers_of(self, tenant: str) -> dict[str, str]:
+        """Give the headers of one tenant's request."""
+        key = self.keys[tenant]
+        return {**self.headers, **({"authorization": f"Bearer {key}"} if key else {})}
+
+
+class Dialect:
+    """What this server takes, learned once; what it refused by name is left out from then on."""
+
+    OPTIONAL = ("stream_options", "logprobs", "seed", "temperature")
+
+    def __init__(self) -> None:
+        self.dropped: set[str] = set()
+        self.tokens_field = "max_tokens"
+
+    def learn(self, message: str, ask: Ask) -> bool:
+        """Take a refusal's words; True where asking again without the named field may help."""
+        said = message.lower()
+        if self.tokens_field == "max_tokens" and "max_completion_tokens" in said:
+            self.tokens_field = "max_completion_tokens"
+            return True
+        sent = {name for name in self.OPTIONAL if self._is_sent(name, ask)}
+        named = {name for name in sent if name in said or name.replace("_", " ") in said}
+        self.dropped |= named
+        return bool(named)
+
+    def strip(self) -> bool:
+        """Leave out everything that is optional: for a refusal that names nothing; False where that was done."""
+        before = len(self.dropped)
+        self.dropped |= set(self.OPTIONAL)
+        return len(self.dropped) > before
+
+    def _is_sent(self, name: str, ask: Ask) -> bool:
+        wanted = {"stream_options": ask.stream, "logprobs": ask.logprobs, "seed": ask.seed is not None}
+        return name not in self.dropped and wanted.get(name, True)
+
+    def body(self, ask: Ask, api: Api, model: str) -> dict[str, object]:
+        """Write the body of one request."""
+        body: dict[str, object] = {"model": model, self.tokens_field: ask.max_tokens, "stream": ask.stream}
+        if api is Api.CHAT:
+            body["messages"] = [{"role": "user", "content": ask.prompt}]
+        else:
+            body["prompt"] = ask.prompt
+        extra = {
+            "temperature": ask.temperature,
+            "seed": ask.seed,
+            "stream_options": {"include_usage": True},
+            "logprobs": True if api is Api.CHAT else 0,
+        }
+        return body | {name: extra[name] for name in self.OPTIONAL if self._is_sent(name, ask)}
+
+
+def base_url_of(text: str) -> str:
+    """Give the base URL without a slash at its end, ``/v1`` added where no version stands.
+
+    Raises:
+        SettingsError: no http(s) URL, or credentials in it.
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(["--base-url: write http://HOST:PORT or https://HOST/v1"])
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise SettingsError(["--base-url: no credentials or query in it; name keys with --api-key-env"])
+    path = parts.path.rstrip("/")
+    last = path.rpartition("/")[2]
+    versioned = last[:1] == "v" and last[1:2].isdigit()
+    return f"{parts.scheme}://{parts.netloc}{path if versioned else path + '/v1'}"
+
+
+def verify_of(ca: Path | None, insecure: bool) -> ssl.SSLContext | bool:
+    """Give how certificates are checked.
+
+    Raises:
+        SettingsError: the file of authorities cannot be read.
+    """
+    if insecure:
+        return False
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError([f"--ca {ca}: no file of PEM certificates"]) from error

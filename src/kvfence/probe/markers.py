@@ -1,0 +1,71 @@
+"""Markers: strings that no text holds by accident and that a small model can repeat.
+
+A marker is three words and four digits, ``copper lantern walnut 4821``. No two markers of a run share a word, so that a
+single word already says whose text it was; how much such a part proves, the detectors say. Everything follows from the
+run's seed.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from kvfence.core.errors import SettingsError
+from kvfence.probe.words import MARKER_WORDS
+
+WORDS_PER_MARKER = 3
+DIGITS = 4
+MARKERS_MAX = len(MARKER_WORDS) // WORDS_PER_MARKER
+PER_TENANT_MAX = 12
+
+SPACE: int = math.perm(len(MARKER_WORDS), WORDS_PER_MARKER) * int(10**DIGITS)
+"""So many markers there are; each is as likely as any other."""
+
+ENTROPY_BITS: float = math.log2(SPACE)
+
+
+class Markers(Struct, frozen=True):
+    """The one registry of a run: by tenant, its markers."""
+
+    planted: dict[str, tuple[str, ...]]
+
+    @property
+    def count(self) -> int:
+        """Give how many there are of all tenants."""
+        return sum(map(len, self.planted.values()))
+
+    def of(self, tenant: str, number: int) -> str:
+        """Give a tenant's marker, in turn."""
+        own = self.planted[tenant]
+        return own[number % len(own)]
+
+
+def draw_markers(seed: int, tenants: Sequence[str]) -> Markers:
+    """Draw each tenant's markers; the same seed and tenants give the same.
+
+    Raises:
+        SettingsError: there are more tenants than markers.
+    """
+    if len(tenants) > MARKERS_MAX:
+        raise SettingsError([f"{len(tenants)} tenants: at most {MARKERS_MAX}; name fewer keys"])
+    rng = random.Random(f"markers/{seed}")
+    words = rng.sample(MARKER_WORDS, len(MARKER_WORDS))
+    per_tenant = min(PER_TENANT_MAX, MARKERS_MAX // len(tenants))
+    drawn = iter(_markers(words, rng))
+    return Markers({tenant: tuple(next(drawn) for _ in range(per_tenant)) for tenant in tenants})
+
+
+def _markers(words: Sequence[str], rng: random.Random) -> Iterable[str]:
+    for start in range(0, len(words) - WORDS_PER_MARKER + 1, WORDS_PER_MARKER):
+        yield f"{' '.join(words[start : start + WORDS_PER_MARKER])} {rng.randrange(10**DIGITS):0{DIGITS}}"
+
+
+def accident_bound(num_markers: int, num_characters: int) -> float:
+    """Bound the chance that any of the markers stands in a text that nobody who knew them has written.
+
+    At each place of a fixed text at most one marker of all ``SPACE`` can begin (four digits follow three words), and
+    each marker of a run is drawn evenly from them; so the chance is at most markers times places over ``SPACE``,
+    whatever the text is.
+    """
+    return min(1.0, num_markers * num_characters / SPACE)

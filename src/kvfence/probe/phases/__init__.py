@@ -1,0 +1,1 @@
+"""One file a phase; each is ``async def run(stage) -> None`` and sends until its share is spent."""

@@ -1,0 +1,81 @@
+"""The search for the longest prompt that is answered: what the server names, what its refusals say, then bisection."""
+
+from msgspec import Struct
+
+from kvfence.probe.client import Patience
+from kvfence.probe.exchange import Exchange, Phase
+from kvfence.probe.stage import Canary, Stage, is_refused
+
+FIRST_GUESS = 2048
+GROWTH = 4
+CEILING = 4_000_000
+WAIT_S = 30.0
+"""A prompt near the limit that is not answered in this time and four times its due counts as refused."""
+
+SLOWEST_RATE = 500.0
+
+
+class Found(Struct, frozen=True):
+    """What the search ended with; ``limit`` where low and high meet."""
+
+    low: int | None
+    high: int | None
+    named: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Give the longest prompt that is answered, where it is known to a token."""
+        return self.low if self.low is not None and self.high is not None and self.high - self.low <= 1 else None
+
+
+async def find_limit(stage: Stage, advertised: int | None) -> Found:
+    """Search, as long as the phase's share lasts; a few of its requests are left for prefill's rate."""
+    found = Found(None, None)
+    guess = advertised + 1 if advertised else FIRST_GUESS
+    tried: set[int] = set()
+    while guess not in tried and stage.has_room(5, guess) and len(tried) < 30:
+        tried.add(guess)
+        found = _narrow(found, guess, await _try(stage, guess))
+        if found.limit is not None:
+            break
+        guess = _next_guess(found, tried, advertised)
+    return found
+
+
+def _next_guess(found: Found, tried: set[int], advertised: int | None) -> int:
+    low, high = found.low or 0, found.high
+    if high is None:
+        top = advertised if advertised and low < advertised else CEILING
+        return min(low * GROWTH, top)
+    if found.named is not None:
+        for near in (found.named - 1, found.named, found.named + 1, found.named - 2, found.named - 6):
+            if low < near < high and near not in tried:
+                return near
+    return (low + high) // 2
+
+
+def _narrow(found: Found, guess: int, heard: Exchange) -> Found:
+    """Take one answer; the server's own count of the prompt goes before ours."""
+    num_tokens = heard.prompt_tokens or guess
+    named = heard.limit_tokens or found.named
+    if is_refused(heard):
+        return Found(found.low, min(found.high or guess, guess), named)
+    low = max(found.low or 0, num_tokens)
+    high = found.high if found.high is None or found.high > low else low + 1
+    return Found(low, high, named)
+
+
+async def _try(stage: Stage, num_tokens: int) -> Exchange:
+    rate = stage.calibration.tokens_per_s or SLOWEST_RATE
+    return await stage.send(
+        Canary(
+            tenant=stage.tenants[num_tokens % len(stage.tenants)],
+            phase=Phase.CALIBRATE,
+            role="bisect",
+            group="bisect",
+            number=3,
+            num_tokens=num_tokens,
+            max_tokens=8,
+            patience=Patience(WAIT_S + 4 * num_tokens / rate),
+        )
+    )

@@ -1,0 +1,115 @@
+"""The incident's prompt: a ladder of lengths round every limit, each rung after other tenants have filled the pages.
+
+Where the limit that matters is hidden (prefill's pool, say), calibration sees none: everything up to decode's limit is
+answered. The first rungs are therefore spread over all lengths; where answers lose their own prompt, the ladder looks
+closer, and most rungs stand there. Seeds stay below that place: a prompt that is never computed fills no page.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from kvfence.probe.exchange import Exchange, Phase
+from kvfence.probe.phases.seed import PAGE_SIZES, seeds
+from kvfence.probe.plan import ANSWER_TOKENS
+from kvfence.probe.stage import Canary, Stage, echoes, is_refused
+
+SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
+BEYOND = (1.02, 1.1, 1.5)
+RUNGS_TOGETHER = 3
+
+
+class Ladder:
+    """Which lengths come next, and what is known of the place where prompts are lost.
+
+    ``kept``: the longest prompt whose answer showed it; ``lost``: the shortest answered without a trace of it.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        calibration = stage.calibration
+        self.stage = stage
+        self.limit = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens or 512
+        self.answer_tokens = max(8, min(ANSWER_TOKENS, self.limit // 8))
+        self.kept, self.lost = 0, self.limit + 1
+        self._can_echo = bool(calibration.echoes and calibration.echoes[0] * 2 > calibration.echoes[1])
+        self._next = self._lengths()
+
+    @property
+    def is_hidden(self) -> bool:
+        """Are prompts lost below the limit?"""
+        return self.lost <= self.limit
+
+    @property
+    def seed_tokens(self) -> int:
+        """Give the length of seeds: what is surely computed, a little less."""
+        return max(32, (self.lost if self.is_hidden else self.limit) - 1 - self.answer_tokens)
+
+    def take(self, count: int) -> list[int]:
+        """Give the next rungs."""
+        return [next(self._next) for _ in range(count)]
+
+    def learn(self, heard: Iterable[Exchange]) -> None:
+        """Look where own prompts are lost."""
+        for each in heard:
+            height = each.prompt_tokens or each.ask.num_tokens or 0
+            if not self._can_echo or is_refused(each) or each.trouble is not None or not height:
+                continue
+            if echoes(each):
+                self.kept = max(self.kept, height if height < self.lost else 0)
+            elif height > self.kept:
+                self.lost = min(self.lost, height)
+
+    def _lengths(self) -> Iterator[int]:
+        """Every limit first, then spread; from then on by turns round the lost place, the limits and pages."""
+        limit, fixed = self.limit, list(self._fixed())
+        yield from (max(16, int(limit * share)) for share in SPREAD[:4])
+        yield from (limit, limit - 1, limit + 1)
+        number = 0
+        while True:
+            if self.is_hidden:
+                yield from self._inside(number)
+            if not self.is_hidden or number % 3 == 2:
+                yield fixed[number % len(fixed)]
+            number += 1
+
+    def _inside(self, number: int) -> Iterator[int]:
+        """Between the lost place and the limit: bisect its edge, touch it, fill the inside."""
+        low, lost, limit = self.kept, self.lost, self.limit
+        if lost - low > 1 and number % 2 == 0:
+            yield (low + lost) // 2
+        page = PAGE_SIZES[number % len(PAGE_SIZES)]
+        yield from (lost, min(limit, lost + page), self.stage.rng.randint(lost, limit))
+
+    def _fixed(self) -> Iterator[int]:
+        limit, advertised = self.limit, self.stage.calibration.advertised_tokens
+        for share, page in zip(SPREAD[4:], (*PAGE_SIZES, *PAGE_SIZES), strict=False):
+            yield max(16, int(limit * share))
+            yield from (max(16, limit - limit % page + step) for step in (0, -1, 1))
+        yield from (int(limit * share) for share in BEYOND)
+        if advertised is not None and advertised != limit:
+            yield from (advertised - 1, advertised, advertised + 1, int(advertised * 1.05))
+
+
+async def run(stage: Stage) -> None:
+    """Climb: seeds of other tenants together, then a few rungs together."""
+    ladder = Ladder(stage)
+    number = 0
+    while (left := stage.requests_left) >= 2 and stage.has_room(2, ladder.seed_tokens + ladder.limit):
+        asker = stage.tenants[number % len(stage.tenants)]
+        fillers = stage.others(asker)[: max(1, left // 2)]
+        rungs = ladder.take(min(RUNGS_TOGETHER, left - len(fillers)))
+        await stage.send_all(seeds(fillers, ladder.seed_tokens, number, f"reseed-{number}"))
+        heard = await stage.send_all([_rung(ladder, asker, height, number) for height in rungs])
+        ladder.learn(heard)
+        number += 1
+
+
+def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
+    return Canary(
+        tenant=asker,
+        phase=Phase.OVERSIZE,
+        role="ladder",
+        group="ladder",
+        num_tokens=height,
+        max_tokens=ladder.answer_tokens,
+        number=number,
+        stream=number % 4 != 3,
+    )

@@ -1,0 +1,123 @@
+"""A run: its phases in order, each within its share, and the record of all that came back, also where it ended early.
+
+Not for: what the phases send (``phases/``), what follows from the record (``verdict.py``).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
+from kvfence.probe.budget import Budget
+from kvfence.probe.client import Client
+from kvfence.probe.door import Door
+from kvfence.probe.exchange import Phase, Record
+from kvfence.probe.markers import Markers, draw_markers
+from kvfence.probe.phases import calibrate, oversize, seed
+from kvfence.probe.phases.seed import PAGE_SIZES
+from kvfence.probe.plan import WEIGHTS, Plan, make_plan
+from kvfence.probe.stage import Cut, Stage
+
+PHASES: dict[Phase, Callable[[Stage], Awaitable[None]]] = {
+    Phase.CALIBRATE: calibrate.run,
+    Phase.SEED: seed.run,
+    Phase.OVERSIZE: oversize.run,
+}
+STOPPED = "stopped by Ctrl-C"
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What is to be run. Calibration always is: nothing can be judged without it."""
+
+    door: Door
+    budget: Budget
+    seed: int
+    phases: tuple[Phase, ...] = tuple(PHASES)
+
+    @property
+    def ordered(self) -> tuple[Phase, ...]:
+        """Give the phases in the order of a run."""
+        return tuple(phase for phase in PHASES if phase in self.phases or phase is Phase.CALIBRATE)
+
+
+Watch = Callable[[Stage], None]
+
+
+def _no_watch(_: Stage) -> None:
+    """Look at nothing."""
+
+
+async def look(door: Door) -> tuple[list[str], int | None]:
+    """Ask what models there are and how long the named one's context is; costs no token."""
+    async with Client(door, 1) as client:
+        answer = await client.get("/models", door.tenants[0])
+    found = answer.get("data") if isinstance(answer, dict) else None
+    models = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    names = [str(each.get("id")) for each in models]
+    asked = door.model or (names[0] if names else "")
+    context = next((calibrate.context_of(each) for each in models if each.get("id") == asked), None)
+    return names, context
+
+
+async def probe(run: Run, context: int | None = None, watch: Watch = _no_watch) -> Record:
+    """Carry a run out; give its record, whatever ended it. ``context``: what ``look`` said."""
+    markers = draw_markers(run.seed, run.door.tenants)
+    began_s = time.monotonic()
+    async with Client(run.door, run.budget.concurrency) as client:
+        stage = Stage(client, run.budget, markers, run.seed)
+        client.on_send = lambda _: stage.tally.sent(stage.phase)
+        stage.changed = lambda: watch(stage)
+        stage.plan = make_plan(run.budget, run.ordered, context)
+        cut = ""
+        try:
+            await _phases(stage, run.ordered)
+        except Cut as ended:
+            cut = str(ended)
+        except asyncio.CancelledError:
+            cut = STOPPED
+    return record_of(stage, markers, cut, time.monotonic() - began_s)
+
+
+async def _phases(stage: Stage, phases: Sequence[Phase]) -> None:
+    for index, phase in enumerate(phases):
+        stage.phase = phase
+        stage.phase_ends_s = _time_share(stage, phases[index:])
+        stage.changed()
+        await PHASES[phase](stage)
+        if phase is Phase.CALIBRATE:
+            stage.plan = _replan(stage, phases)
+
+
+def _time_share(stage: Stage, phases: Sequence[Phase]) -> float | None:
+    """Give when this phase's time is over: its part of what is left, so that the later ones have theirs."""
+    left = stage.deadline.left_s
+    if left is None:
+        return None
+    weights = [WEIGHTS[phase] for phase in phases]
+    return stage.client.now_s + 0.9 * left * weights[0] / sum(weights)
+
+
+def _replan(stage: Stage, phases: Sequence[Phase]) -> Plan:
+    """Divide again with the real limit: shares of later phases follow from what prompts really cost."""
+    calibration = stage.calibration
+    length = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens
+    return make_plan(stage.budget, phases, length)
+
+
+def record_of(stage: Stage, markers: Markers, cut: str, wall_s: float) -> Record:
+    """Give the record of a stage as it stands."""
+    texts: dict[str, dict[str, None]] = {tenant: {} for tenant in stage.tenants}
+    for each in stage.exchanges:
+        if each.ask.phase is Phase.SEED:
+            texts[each.ask.tenant][each.ask.prompt] = None
+    return Record(
+        calibration=stage.calibration,
+        exchanges=tuple(stage.exchanges),
+        planted=markers.planted,
+        texts={tenant: tuple(found) for tenant, found in texts.items()},
+        page_sizes=PAGE_SIZES,
+        cut=cut,
+        seed=stage.seed,
+        wall_s=wall_s,
+    )

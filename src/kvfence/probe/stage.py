@@ -1,0 +1,219 @@
+"""What phases stand on: drafting canaries, sending them within the budget, and the record that grows.
+
+Not for: which canaries (``phases/``), the order of phases (``run.py``).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from kvfence.probe.budget import Budget, Deadline, Tally
+from kvfence.probe.client import Client, Heard, Patience
+from kvfence.probe.exchange import Ask, Calibration, Exchange, Phase, Trouble
+from kvfence.probe.markers import Markers
+from kvfence.probe.pacing import Overloaded, Pacer
+from kvfence.probe.plan import Plan
+from kvfence.probe.texts import REPETITIVE, Draft, Ruler, Wish
+
+PATIENCE_S = 330.0
+"""Engines give a hand-off that never comes 300 seconds."""
+
+DEAD_AFTER = 6
+"""So many answers of no kind, one after the other, and the server counts as dead."""
+
+
+class Cut(Exception):
+    """The run ends here with what it has; the text says why."""
+
+
+class Canary(Struct, frozen=True, kw_only=True):
+    """What a phase wants to ask. ``number``: which of the tenant's markers. Units: num_tokens of the prompt."""
+
+    tenant: str
+    phase: Phase
+    role: str
+    num_tokens: int
+    max_tokens: int
+    group: str = ""
+    kind: str = REPETITIVE
+    number: int = 0
+    tail: str = ""
+    leave: int | None = None
+    logprobs: bool = False
+    stream: bool = True
+    nonce: int | None = None
+    patience: Patience = Patience(PATIENCE_S)
+
+
+class Stage:
+    """One run in progress."""
+
+    def __init__(self, client: Client, budget: Budget, markers: Markers, seed: int) -> None:
+        self.client, self.budget, self.markers, self.seed = client, budget, markers, seed
+        self.tenants = client.door.tenants
+        self.rng = random.Random(f"run/{seed}")
+        self.ruler = Ruler()
+        self.tally = Tally()
+        self.pacer = Pacer(budget.concurrency, max(4, budget.requests_max // 20))
+        self.deadline = Deadline.after(budget.minutes_max)
+        self.calibration = Calibration()
+        self.exchanges: list[Exchange] = []
+        self.alarms = 0
+        self.plan: Plan | None = None
+        self.phase = Phase.CALIBRATE
+        self.phase_ends_s: float | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self._numbers = 0
+        self._silent = 0
+        self._nonces = iter(self.rng.sample(range(1_000_000), 1_000_000 // 8))
+
+    def fresh_nonce(self) -> int:
+        """Give a number that no prompt of this run has begun with."""
+        return next(self._nonces, 0)
+
+    def others(self, tenant: str) -> tuple[str, ...]:
+        """Give the other tenants."""
+        return tuple(each for each in self.tenants if each != tenant)
+
+    @property
+    def requests_left(self) -> int:
+        """Give how many requests this phase may still send."""
+        share = self.plan.of(self.phase).requests if self.plan else self.budget.requests_max
+        used = self.tally.requests.get(self.phase, 0)
+        return max(0, min(share - used, self.budget.requests_max - self.tally.total))
+
+    def has_room(self, requests: int, tokens: int = 0) -> bool:
+        """Is there so much left of this phase's share, of the run's budget and of time?"""
+        share = self.plan.of(self.phase) if self.plan else None
+        used = self.tally.requests.get(self.phase, 0)
+        if requests > self.requests_left:
+            return False
+        if share is not None and used and self.tally.tokens.get(self.phase, 0) + tokens > share.tokens * 1.2:
+            return False
+        spent = self.tally.tokens_in + self.tally.tokens_out + self.tally.reserved
+        return spent + tokens <= self.budget.tokens_by_cost and (
+            self.phase_ends_s is None or self.client.now_s < self.phase_ends_s or not used
+        )
+
+    def draft(self, canary: Canary) -> tuple[Ask, Draft]:
+        """Write the prompt of a canary."""
+        marker = self.markers.of(canary.tenant, canary.number)
+        own = (marker,) if canary.kind == REPETITIVE else self.markers.planted[canary.tenant]
+        own = () if canary.kind == "plain" else own
+        nonce = self.fresh_nonce() if canary.nonce is None else canary.nonce
+        draft = self.ruler.draft(Wish(canary.kind, own, canary.num_tokens, nonce, canary.tail))
+        self._numbers += 1
+        ask = Ask(
+            number=self._numbers,
+            tenant=canary.tenant,
+            phase=canary.phase,
+            prompt=draft.prompt,
+            max_tokens=canary.max_tokens,
+            num_tokens=draft.expected if draft.measured and self.calibration.has_usage else None,
+            group=canary.group,
+            role=canary.role,
+            own=tuple(each for each in own if each in draft.prompt),
+            echo=own if canary.kind == REPETITIVE else (),
+            seed=self.seed & 0x7FFF_FFFF,
+            stream=canary.stream,
+            logprobs=canary.logprobs,
+            leave=canary.leave,
+        )
+        return ask, draft
+
+    async def send(self, canary: Canary) -> Exchange:
+        """Send one canary; once more where the server was too busy and a second try is left.
+
+        Raises:
+            Cut: a budget is spent, the server is overloaded or dead.
+        """
+        ask, draft = self.draft(canary)
+        exchange = await self._ask(ask, draft, canary.patience)
+        if exchange.trouble is Trouble.LIMITED and canary.phase is not Phase.PRESSURE and self.pacer.may_retry():
+            exchange = await self._ask(ask, draft, canary.patience)
+        return exchange
+
+    async def send_all(self, canaries: Sequence[Canary]) -> list[Exchange]:
+        """Send canaries together; their exchanges stand in the same order."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.send(canary)) for canary in canaries]
+        except* Cut as cuts:
+            raise _first(cuts) from None
+        return [task.result() for task in tasks]
+
+    async def _ask(self, ask: Ask, draft: Draft, patience: Patience) -> Exchange:
+        tokens = draft.expected + ask.max_tokens
+        try:
+            async with self.pacer.slot():
+                self._check(tokens)
+                self.tally.reserved += tokens
+                try:
+                    heard = await self.client.ask(ask, self._within(patience))
+                finally:
+                    self.tally.reserved -= tokens
+        except Overloaded:
+            raise Cut("the server asks to come back later, again and again") from None
+        self._note(heard, draft, self._within(patience).total_s)
+        return heard.exchange
+
+    def _check(self, tokens: int) -> None:
+        spent = self.tally.tokens_in + self.tally.tokens_out + self.tally.reserved
+        if self.tally.total >= self.budget.requests_max or spent + tokens > self.budget.tokens_by_cost:
+            raise Cut("the budget is spent")
+        if self.deadline.left_s == 0.0:
+            raise Cut("the time is over")
+
+    def _within(self, patience: Patience) -> Patience:
+        left = self.deadline.left_s
+        return patience if left is None else Patience(min(patience.total_s, max(1.0, left)), patience.leave_s)
+
+    def _holds_foreign(self, exchange: Exchange) -> bool:
+        """Does the answer hold another tenant's marker? For the live count: the verdict looks closer."""
+        said = " ".join(f"{exchange.text} {exchange.aside}".split())
+        asker = exchange.ask.tenant
+        return any(marker in said for tenant in self.others(asker) for marker in self.markers.planted[tenant])
+
+    def _note(self, heard: Heard, draft: Draft, patience_s: float) -> None:
+        exchange = heard.exchange
+        self.exchanges.append(exchange)
+        self.tally.heard(exchange, draft.expected, self.phase)
+        if exchange.trouble is Trouble.LIMITED:
+            self.pacer.limited(exchange.retry_after_s)
+        elif exchange.status == 200:
+            self.pacer.answered()
+        num_tokens = exchange.prompt_tokens or heard.counted
+        if num_tokens:
+            self.ruler.learn(draft, num_tokens)
+        took_s = exchange.ended_s - exchange.sent_s
+        lost = exchange.trouble is Trouble.UNREACHABLE and took_s < 0.9 * patience_s
+        self._silent = self._silent + 1 if lost else 0
+        self.alarms += self._holds_foreign(exchange)
+        self.changed()
+        if self._silent >= DEAD_AFTER:
+            raise Cut(f"the server answers no more ({exchange.message or 'no connection'})")
+
+
+def is_refused(exchange: Exchange) -> bool:
+    """Was the prompt not answered: refused by status, in a stream's first event, or never?"""
+    return exchange.trouble is not None and exchange.trouble is not Trouble.LEFT and not exchange.text
+
+
+def echoes(exchange: Exchange) -> bool:
+    """Does the answer repeat a marker that it was asked to, or most of one?"""
+    said = " ".join((exchange.text + " " + exchange.aside).lower().split())
+    return any(sum(word in said for word in marker.split()) >= 2 for marker in exchange.ask.echo)
+
+
+def is_suspect(exchange: Exchange) -> bool:
+    """Was a prompt that asks for an echo answered without one? For the live count and for where to look closer."""
+    return exchange.trouble is None and bool(exchange.ask.echo) and not echoes(exchange)
+
+
+def _first(cuts: BaseExceptionGroup[Cut]) -> Cut:
+    found: BaseException = cuts
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, Cut) else Cut(str(found))

@@ -1,0 +1,132 @@
+"""What canaries say: prompts of a wished length whose answer repeats a marker, and the ruler that measures them.
+
+Every prompt begins with a number of its own, so that no cache knows its beginning. A *repetitive* one is a line over
+and over, which any model goes on with; a *natural* one is sentences dense with markers. The ruler learns from what the
+server counts (usage, or the words of a refusal) and then hits a length within a token.
+"""
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from kvfence.probe.words import CLERKS, TOPICS
+
+REPETITIVE, NATURAL, PLAIN = "repetitive", "natural", "plain"
+FILLER = " so"
+TOKENS_PER_WORD = 1.5
+"""Before anything was measured."""
+
+_CUE = {REPETITIVE: "", NATURAL: "The client's name, written again and again: ", PLAIN: "In short:"}
+
+
+class Draft(Struct, frozen=True):
+    """A prompt and how it is made: ``units`` lines or sentences, ``fillers`` words before them.
+
+    ``expected``: tokens by the ruler; ``measured``: the ruler has seen this text's unit counted.
+    """
+
+    kind: str
+    key: str
+    prompt: str
+    units: int
+    fillers: int
+    expected: int
+    measured: bool
+
+
+class Wish(Struct, frozen=True):
+    """What a prompt is to be. ``nonce``: the number it begins with. Units: num_tokens of the whole prompt."""
+
+    kind: str
+    markers: Sequence[str]
+    num_tokens: int
+    nonce: int
+    tail: str = ""
+
+
+class Ruler:
+    """Lengths in the server's tokens, learned as it counts."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: another route wraps prompts differently."""
+        self.filler = 1.0
+        self._base: dict[str, float] = {}
+        self._unit: dict[str, float] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._words: tuple[int, int] = (0, 0)
+
+    @property
+    def tokens_per_word(self) -> float | None:
+        """Give tokens for a word of our prompts; None before anything was counted."""
+        words, tokens = self._words
+        return tokens / words if words else None
+
+    def draft(self, wish: Wish) -> Draft:
+        """Compose a prompt of about the wished length; exactly that where its unit was counted before."""
+        key = f"{wish.kind}/{wish.markers[0] if wish.markers else ''}{wish.tail}"
+        base, unit = self._base.get(wish.kind, self._guess_base(wish)), self._unit.get(key) or self._guess_unit(wish)
+        room = wish.num_tokens - base
+        units = max(1, math.floor(room / unit + 1e-9))
+        fillers = max(0, round((room - units * unit) / self.filler))
+        seen = self._seen.get(key)
+        if seen is not None:
+            fillers = max(0, round((wish.num_tokens - self._from(seen, units, 0, unit)) / self.filler))
+            expected = self._from(seen, units, fillers, unit)
+        else:
+            expected = base + units * unit + fillers * self.filler
+        text = compose(wish, units, fillers)
+        return Draft(wish.kind, key, text, units, fillers, max(1, round(expected)), seen is not None)
+
+    def _from(self, seen: tuple[int, int, int], units: int, fillers: int, unit: float) -> float:
+        return seen[2] + (units - seen[0]) * unit + (fillers - seen[1]) * self.filler
+
+    def _guess_base(self, wish: Wish) -> float:
+        return 4 + TOKENS_PER_WORD * len(f"{_CUE[wish.kind]} {wish.tail}".split())
+
+    def _guess_unit(self, wish: Wish) -> float:
+        known = [tokens for key, tokens in self._unit.items() if key.startswith(f"{wish.kind}/")]
+        if known:
+            return sum(known) / len(known)
+        words = sum(len(unit_of(wish, index).split()) for index in range(12)) / 12
+        return words * (self.tokens_per_word or TOKENS_PER_WORD) + 2
+
+    def learn(self, draft: Draft, num_tokens: int) -> None:
+        """Take what the server counted for a draft."""
+        self._words = (self._words[0] + len(draft.prompt.split()), self._words[1] + num_tokens)
+        seen = self._seen.get(draft.key)
+        if seen is not None and draft.units != seen[0]:
+            moved = num_tokens - seen[2] - (draft.fillers - seen[1]) * self.filler
+            self._set_unit(draft, moved / (draft.units - seen[0]))
+            self._base[draft.kind] = num_tokens - draft.units * self._unit[draft.key] - draft.fillers * self.filler
+        elif seen is not None and draft.fillers != seen[1]:
+            self.filler = max(0.5, (num_tokens - seen[2]) / (draft.fillers - seen[1]))
+        elif draft.kind in self._base:
+            left = num_tokens - self._base[draft.kind] - draft.fillers * self.filler
+            self._set_unit(draft, left / draft.units)
+        if seen is None or draft.units >= seen[0]:
+            self._seen[draft.key] = (draft.units, draft.fillers, num_tokens)
+
+    def _set_unit(self, draft: Draft, tokens: float) -> None:
+        near = round(tokens)
+        whole = draft.kind == REPETITIVE and abs(tokens - near) * draft.units <= 2
+        self._unit[draft.key] = max(1.0, float(near) if whole else tokens)
+
+
+def compose(wish: Wish, units: int, fillers: int) -> str:
+    """Write the prompt."""
+    body = "".join(unit_of(wish, index) for index in range(units))
+    return f"#{wish.nonce:06}{FILLER * fillers}\n{body}{_CUE[wish.kind]}{wish.tail}"
+
+
+def unit_of(wish: Wish, index: int) -> str:
+    """Give one line or sentence."""
+    if wish.kind == REPETITIVE:
+        return f"- {wish.markers[0]}\n"
+    clerk, topic = CLERKS[index % len(CLERKS)], TOPICS[index % len(TOPICS)]
+    if wish.kind == PLAIN:
+        return f"{clerk} wrote a letter about {topic} on day {index}. "
+    return f"{clerk} wrote to client {wish.markers[index % len(wish.markers)]} about {topic}. "
