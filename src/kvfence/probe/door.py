@@ -27,11 +27,15 @@ class Api(StrEnum):
 
 
 class Door(Struct, frozen=True, kw_only=True):
-    """Where and as whom. ``keys`` by tenant, empty where none is sent; ``headers`` go with every request."""
+    """Where and as whom. ``keys`` by tenant, empty where none is sent; ``headers`` go with every request.
+
+    ``key_names``: by tenant, the environment variable that its key came from.
+    """
 
     base_url: str
     model: str
     keys: dict[str, str]
+    key_names: dict[str, str] = {}
     api: Api | None = None
     headers: dict[str, str] = {}
     verify: ssl.SSLContext | bool = True

@@ -1,38 +1,38 @@
 """Markers: strings that no text holds by accident and that a small model can repeat.
 
-A marker is three words and four digits, ``copper lantern walnut 4821``. No two markers of a run share a word, so that a
-single word already says whose text it was; how much such a part proves, the detectors say. Everything follows from the
-run's seed.
+A marker is one word of each of four lists: three words and four digits, ``copper lantern walnut 4821``. No two markers
+of a run share a word, so that a single word already says whose text it was; how much such a part proves, the
+detectors say. Everything follows from the run's seed.
 """
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from kvfence.core.errors import SettingsError
-from kvfence.probe.words import MARKER_WORDS
+from kvfence.probe.words import LISTS
 
-WORDS_PER_MARKER = 3
-DIGITS = 4
-MARKERS_MAX = len(MARKER_WORDS) // WORDS_PER_MARKER
+MARKERS_MAX = min(map(len, LISTS)) - 8
+"""What is left is for decoys: markers that are drawn likewise and never sent."""
+
 PER_TENANT_MAX = 12
-
-SPACE: int = math.perm(len(MARKER_WORDS), WORDS_PER_MARKER) * int(10**DIGITS)
+SPACE: int = math.prod(map(len, LISTS))
 """So many markers there are; each is as likely as any other."""
 
 ENTROPY_BITS: float = math.log2(SPACE)
 
 
 class Markers(Struct, frozen=True):
-    """The one registry of a run: by tenant, its markers."""
+    """The one registry of a run: by tenant, its markers; ``decoys`` are sent to nobody."""
 
     planted: dict[str, tuple[str, ...]]
+    decoys: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
-        """Give how many there are of all tenants."""
+        """Give how many are planted."""
         return sum(map(len, self.planted.values()))
 
     def of(self, tenant: str, number: int) -> str:
@@ -50,15 +50,11 @@ def draw_markers(seed: int, tenants: Sequence[str]) -> Markers:
     if len(tenants) > MARKERS_MAX:
         raise SettingsError([f"{len(tenants)} tenants: at most {MARKERS_MAX}; name fewer keys"])
     rng = random.Random(f"markers/{seed}")
-    words = rng.sample(MARKER_WORDS, len(MARKER_WORDS))
-    per_tenant = min(PER_TENANT_MAX, MARKERS_MAX // len(tenants))
-    drawn = iter(_markers(words, rng))
-    return Markers({tenant: tuple(next(drawn) for _ in range(per_tenant)) for tenant in tenants})
-
-
-def _markers(words: Sequence[str], rng: random.Random) -> Iterable[str]:
-    for start in range(0, len(words) - WORDS_PER_MARKER + 1, WORDS_PER_MARKER):
-        yield f"{' '.join(words[start : start + WORDS_PER_MARKER])} {rng.randrange(10**DIGITS):0{DIGITS}}"
+    number = min(map(len, LISTS))
+    drawn = [" ".join(words) for words in zip(*(rng.sample(words, number) for words in LISTS), strict=True)]
+    each = min(PER_TENANT_MAX, MARKERS_MAX // len(tenants))
+    planted = {tenant: tuple(drawn[index * each : (index + 1) * each]) for index, tenant in enumerate(tenants)}
+    return Markers(planted, tuple(drawn[len(tenants) * each :]))
 
 
 def accident_bound(num_markers: int, num_characters: int) -> float:

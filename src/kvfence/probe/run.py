@@ -12,19 +12,21 @@ from msgspec import Struct
 from kvfence.probe.budget import Budget
 from kvfence.probe.client import Client
 from kvfence.probe.door import Door
-from kvfence.probe.exchange import Phase, Record
-from kvfence.probe.markers import Markers, draw_markers
+from kvfence.probe.exchange import Cut, Phase, Record, Target
+from kvfence.probe.markers import draw_markers
 from kvfence.probe.phases import calibrate, oversize, seed
 from kvfence.probe.phases.seed import PAGE_SIZES
 from kvfence.probe.plan import WEIGHTS, Plan, make_plan
-from kvfence.probe.stage import Cut, Stage
+from kvfence.probe.stage import Ended, Stage
+from kvfence.probe.texts import NATURAL, REPETITIVE, Wish, compose
+from kvfence.probe.words import LISTS
 
 PHASES: dict[Phase, Callable[[Stage], Awaitable[None]]] = {
     Phase.CALIBRATE: calibrate.run,
     Phase.SEED: seed.run,
     Phase.OVERSIZE: oversize.run,
 }
-STOPPED = "stopped by Ctrl-C"
+DECOY_UNITS = 24
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -69,14 +71,14 @@ async def probe(run: Run, context: int | None = None, watch: Watch = _no_watch) 
         client.on_send = lambda _: stage.tally.sent(stage.phase)
         stage.changed = lambda: watch(stage)
         stage.plan = make_plan(run.budget, run.ordered, context)
-        cut = ""
+        end: Ended | None = None
         try:
             await _phases(stage, run.ordered)
-        except Cut as ended:
-            cut = str(ended)
+        except Ended as ended:
+            end = ended
         except asyncio.CancelledError:
-            cut = STOPPED
-    return record_of(stage, markers, cut, time.monotonic() - began_s)
+            end = Ended(Cut.STOPPED, "it was stopped")
+    return record_of(stage, end, time.monotonic() - began_s)
 
 
 async def _phases(stage: Stage, phases: Sequence[Phase]) -> None:
@@ -105,19 +107,31 @@ def _replan(stage: Stage, phases: Sequence[Phase]) -> Plan:
     return make_plan(stage.budget, phases, length)
 
 
-def record_of(stage: Stage, markers: Markers, cut: str, wall_s: float) -> Record:
+def record_of(stage: Stage, end: Ended | None, wall_s: float) -> Record:
     """Give the record of a stage as it stands."""
     texts: dict[str, dict[str, None]] = {tenant: {} for tenant in stage.tenants}
     for each in stage.exchanges:
         if each.ask.phase is Phase.SEED:
             texts[each.ask.tenant][each.ask.prompt] = None
+    door = stage.client.door
     return Record(
         calibration=stage.calibration,
         exchanges=tuple(stage.exchanges),
-        planted=markers.planted,
+        planted=stage.markers.planted,
         texts={tenant: tuple(found) for tenant, found in texts.items()},
+        words=LISTS,
+        decoys=_decoys(stage),
+        target=Target(url=door.base_url, model=door.model, path=stage.client.api.path, keys=door.key_names),
         page_sizes=PAGE_SIZES,
-        cut=cut,
+        cut=end.cut if end else None,
+        cut_why=end.why if end else "",
         seed=stage.seed,
         wall_s=wall_s,
     )
+
+
+def _decoys(stage: Stage) -> tuple[str, ...]:
+    """Write texts as the seeds are, of markers that nobody was sent."""
+    drawn = stage.markers.decoys
+    wishes = [Wish(REPETITIVE, (marker,), 0, 0) for marker in drawn[:4]] + [Wish(NATURAL, drawn[4:], 0, 0)]
+    return tuple(compose(wish, DECOY_UNITS, 0) for wish in wishes)

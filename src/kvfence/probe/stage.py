@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.probe.budget import Budget, Deadline, Tally
 from kvfence.probe.client import Client, Heard, Patience
-from kvfence.probe.exchange import Ask, Calibration, Exchange, Phase, Trouble
+from kvfence.probe.exchange import Ask, Calibration, Cut, Exchange, Phase, Trouble
 from kvfence.probe.markers import Markers
 from kvfence.probe.pacing import Overloaded, Pacer
 from kvfence.probe.plan import Plan
@@ -24,8 +25,12 @@ DEAD_AFTER = 6
 """So many answers of no kind, one after the other, and the server counts as dead."""
 
 
-class Cut(Exception):
-    """The run ends here with what it has; the text says why."""
+class Ended(Exception):
+    """The run ends here with what it has."""
+
+    def __init__(self, cut: Cut, why: str) -> None:
+        super().__init__(why)
+        self.cut, self.why = cut, why
 
 
 class Canary(Struct, frozen=True, kw_only=True):
@@ -44,6 +49,7 @@ class Canary(Struct, frozen=True, kw_only=True):
     logprobs: bool = False
     stream: bool = True
     nonce: int | None = None
+    shape: tuple[int, int] | None = None
     patience: Patience = Patience(PATIENCE_S)
 
 
@@ -103,7 +109,7 @@ class Stage:
         own = (marker,) if canary.kind == REPETITIVE else self.markers.planted[canary.tenant]
         own = () if canary.kind == "plain" else own
         nonce = self.fresh_nonce() if canary.nonce is None else canary.nonce
-        draft = self.ruler.draft(Wish(canary.kind, own, canary.num_tokens, nonce, canary.tail))
+        draft = self.ruler.draft(Wish(canary.kind, own, canary.num_tokens, nonce, canary.tail, canary.shape))
         self._numbers += 1
         ask = Ask(
             number=self._numbers,
@@ -127,12 +133,21 @@ class Stage:
         """Send one canary; once more where the server was too busy and a second try is left.
 
         Raises:
-            Cut: a budget is spent, the server is overloaded or dead.
+            Ended: a budget is spent, the server is overloaded or dead.
         """
         ask, draft = self.draft(canary)
-        exchange = await self._ask(ask, draft, canary.patience)
-        if exchange.trouble is Trouble.LIMITED and canary.phase is not Phase.PRESSURE and self.pacer.may_retry():
-            exchange = await self._ask(ask, draft, canary.patience)
+        return await self.send_drafted(ask, draft, canary.patience)
+
+    async def send_again(self, ask: Ask, draft: Draft, patience: Patience = Patience(PATIENCE_S)) -> Exchange:
+        """Send a prompt that was drafted before, to the letter, as a request of its own."""
+        self._numbers += 1
+        return await self.send_drafted(replace(ask, number=self._numbers), draft, patience)
+
+    async def send_drafted(self, ask: Ask, draft: Draft, patience: Patience = Patience(PATIENCE_S)) -> Exchange:
+        """Send what was drafted; once more where the server was too busy and a second try is left."""
+        exchange = await self._ask(ask, draft, patience)
+        if exchange.trouble is Trouble.LIMITED and ask.phase is not Phase.PRESSURE and self.pacer.may_retry():
+            exchange = await self._ask(ask, draft, patience)
         return exchange
 
     async def send_all(self, canaries: Sequence[Canary]) -> list[Exchange]:
@@ -140,7 +155,7 @@ class Stage:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.send(canary)) for canary in canaries]
-        except* Cut as cuts:
+        except* Ended as cuts:
             raise _first(cuts) from None
         return [task.result() for task in tasks]
 
@@ -155,16 +170,16 @@ class Stage:
                 finally:
                     self.tally.reserved -= tokens
         except Overloaded:
-            raise Cut("the server asks to come back later, again and again") from None
+            raise Ended(Cut.OVERLOAD, "the server asks to come back later, again and again") from None
         self._note(heard, draft, self._within(patience).total_s)
         return heard.exchange
 
     def _check(self, tokens: int) -> None:
         spent = self.tally.tokens_in + self.tally.tokens_out + self.tally.reserved
         if self.tally.total >= self.budget.requests_max or spent + tokens > self.budget.tokens_by_cost:
-            raise Cut("the budget is spent")
+            raise Ended(Cut.BUDGET, "the budget is spent")
         if self.deadline.left_s == 0.0:
-            raise Cut("the time is over")
+            raise Ended(Cut.BUDGET, "the time is over")
 
     def _within(self, patience: Patience) -> Patience:
         left = self.deadline.left_s
@@ -193,7 +208,7 @@ class Stage:
         self.alarms += self._holds_foreign(exchange)
         self.changed()
         if self._silent >= DEAD_AFTER:
-            raise Cut(f"the server answers no more ({exchange.message or 'no connection'})")
+            raise Ended(Cut.GONE, f"the server answers no more ({exchange.message or 'no connection'})")
 
 
 def is_refused(exchange: Exchange) -> bool:
@@ -212,8 +227,8 @@ def is_suspect(exchange: Exchange) -> bool:
     return exchange.trouble is None and bool(exchange.ask.echo) and not echoes(exchange)
 
 
-def _first(cuts: BaseExceptionGroup[Cut]) -> Cut:
+def _first(cuts: BaseExceptionGroup[Ended]) -> Ended:
     found: BaseException = cuts
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
-    return found if isinstance(found, Cut) else Cut(str(found))
+    return found if isinstance(found, Ended) else Ended(Cut.GONE, str(found))

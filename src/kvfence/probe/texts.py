@@ -14,7 +14,7 @@ from kvfence.probe.words import CLERKS, TOPICS
 
 REPETITIVE, NATURAL, PLAIN = "repetitive", "natural", "plain"
 FILLER = " so"
-TOKENS_PER_WORD = 1.5
+TOKENS_PER_CHAR = 0.35
 """Before anything was measured."""
 
 _CUE = {REPETITIVE: "", NATURAL: "The client's name, written again and again: ", PLAIN: "In short:"}
@@ -36,75 +36,86 @@ class Draft(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """What a prompt is to be. ``nonce``: the number it begins with. Units: num_tokens of the whole prompt."""
+    """What a prompt is to be. ``nonce``: the number it begins with; ``shape``: units and fillers, whatever their sum.
+
+    Units: num_tokens of the whole prompt.
+    """
 
     kind: str
     markers: Sequence[str]
     num_tokens: int
     nonce: int
     tail: str = ""
+    shape: tuple[int, int] | None = None
 
 
 class Ruler:
-    """Lengths in the server's tokens, learned as it counts."""
+    """Lengths in the server's tokens, learned as it counts: base + units * unit + fillers * filler."""
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Know nothing: another route wraps prompts differently."""
         self.filler = 1.0
         self._base: dict[str, float] = {}
         self._unit: dict[str, float] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
-        self._words: tuple[int, int] = (0, 0)
+        self._total = (0, 0, 0)
 
     @property
     def tokens_per_word(self) -> float | None:
         """Give tokens for a word of our prompts; None before anything was counted."""
-        words, tokens = self._words
+        words, _, tokens = self._total
         return tokens / words if words else None
 
     def draft(self, wish: Wish) -> Draft:
         """Compose a prompt of about the wished length; exactly that where its unit was counted before."""
         key = f"{wish.kind}/{wish.markers[0] if wish.markers else ''}{wish.tail}"
-        base, unit = self._base.get(wish.kind, self._guess_base(wish)), self._unit.get(key) or self._guess_unit(wish)
-        room = wish.num_tokens - base
-        units = max(1, math.floor(room / unit + 1e-9))
-        fillers = max(0, round((room - units * unit) / self.filler))
+        unit = self._unit.get(key) or self._guess_unit(wish)
+        units, fillers = wish.shape or self._shape(wish, key, unit)
+        expected = self._predict(wish, key, units, fillers)
+        text = compose(wish, units, fillers)
+        return Draft(wish.kind, key, text, units, fillers, max(1, round(expected)), key in self._seen)
+
+    def _shape(self, wish: Wish, key: str, unit: float) -> tuple[int, int]:
+        """Give units and fillers: as many units as fit, the rest in fillers."""
+        units = max(1, math.floor((wish.num_tokens - self._predict(wish, key, 0, 0)) / unit + 1e-6))
+        left = wish.num_tokens - self._predict(wish, key, units, 0)
+        return units, max(0, round(left / self.filler))
+
+    def _predict(self, wish: Wish, key: str, units: int, fillers: int) -> float:
+        unit = self._unit.get(key) or self._guess_unit(wish)
         seen = self._seen.get(key)
         if seen is not None:
-            fillers = max(0, round((wish.num_tokens - self._from(seen, units, 0, unit)) / self.filler))
-            expected = self._from(seen, units, fillers, unit)
-        else:
-            expected = base + units * unit + fillers * self.filler
-        text = compose(wish, units, fillers)
-        return Draft(wish.kind, key, text, units, fillers, max(1, round(expected)), seen is not None)
-
-    def _from(self, seen: tuple[int, int, int], units: int, fillers: int, unit: float) -> float:
-        return seen[2] + (units - seen[0]) * unit + (fillers - seen[1]) * self.filler
+            return seen[2] + (units - seen[0]) * unit + (fillers - seen[1]) * self.filler
+        return self._guess_base(wish) + units * unit + fillers * self.filler
 
     def _guess_base(self, wish: Wish) -> float:
-        return 4 + TOKENS_PER_WORD * len(f"{_CUE[wish.kind]} {wish.tail}".split())
+        known = self._base.get(wish.kind)
+        if known is not None:
+            return known
+        cue = self._per_char * len(_CUE[wish.kind] + wish.tail)
+        return self._base.get(REPETITIVE, 6.0) + cue
 
     def _guess_unit(self, wish: Wish) -> float:
-        known = [tokens for key, tokens in self._unit.items() if key.startswith(f"{wish.kind}/")]
-        if known:
-            return sum(known) / len(known)
-        words = sum(len(unit_of(wish, index).split()) for index in range(12)) / 12
-        return words * (self.tokens_per_word or TOKENS_PER_WORD) + 2
+        return self._per_char * sum(len(unit_of(wish, index)) for index in range(12)) / 12
+
+    @property
+    def _per_char(self) -> float:
+        _, chars, tokens = self._total
+        return tokens / chars if chars else TOKENS_PER_CHAR
 
     def learn(self, draft: Draft, num_tokens: int) -> None:
         """Take what the server counted for a draft."""
-        self._words = (self._words[0] + len(draft.prompt.split()), self._words[1] + num_tokens)
+        words, chars, tokens = self._total
+        self._total = (words + len(draft.prompt.split()), chars + len(draft.prompt), tokens + num_tokens)
         seen = self._seen.get(draft.key)
         if seen is not None and draft.units != seen[0]:
             moved = num_tokens - seen[2] - (draft.fillers - seen[1]) * self.filler
             self._set_unit(draft, moved / (draft.units - seen[0]))
-            self._base[draft.kind] = num_tokens - draft.units * self._unit[draft.key] - draft.fillers * self.filler
+            if draft.kind not in self._base:
+                left = num_tokens - draft.units * self._unit[draft.key] - draft.fillers * self.filler
+                self._base[draft.kind] = left
         elif seen is not None and draft.fillers != seen[1]:
             self.filler = max(0.5, (num_tokens - seen[2]) / (draft.fillers - seen[1]))
-        elif draft.kind in self._base:
+        elif seen is None and draft.kind in self._base:
             left = num_tokens - self._base[draft.kind] - draft.fillers * self.filler
             self._set_unit(draft, left / draft.units)
         if seen is None or draft.units >= seen[0]:

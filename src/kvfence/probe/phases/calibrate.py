@@ -10,13 +10,16 @@ from msgspec.structs import replace
 
 from kvfence.probe.client import Patience
 from kvfence.probe.door import Api
-from kvfence.probe.exchange import Exchange, Phase, Trouble
+from kvfence.probe.exchange import Cut, Exchange, Phase, Trouble
 from kvfence.probe.phases.limits import Found, find_limit
-from kvfence.probe.plan import ANSWER_TOKENS
-from kvfence.probe.stage import Canary, Cut, Stage, echoes, is_refused
-from kvfence.probe.texts import NATURAL
+from kvfence.probe.stage import Canary, Ended, Stage, echoes, is_refused
+from kvfence.probe.texts import NATURAL, Ruler
 
 SMALL_TOKENS = 56
+CONTROL_TOKENS = 12
+SHAPES = ((2, 0), (2, 6), (4, 0))
+"""Lines and fillers: the second tells a filler's length, the third a line's."""
+
 RATE_SHARES = (0.12, 0.22, 0.33)
 """Below a third of the limit no prompt is overlong for a pool that holds a third of the context."""
 
@@ -25,7 +28,7 @@ async def run(stage: Stage) -> None:
     """Fill ``stage.calibration``.
 
     Raises:
-        Cut: neither route answers.
+        Ended: neither route answers.
     """
     advertised = await advertised_context(stage)
     stage.calibration = replace(stage.calibration, advertised_tokens=advertised)
@@ -68,20 +71,16 @@ async def _choose_api(stage: Stage) -> list[Exchange]:
     """Ask for echoes; where no route was named, take the one that answers and echoes better."""
     if stage.client.door.api is not None:
         return await _controls(stage)
-    tried: list[tuple[int, Api, list[Exchange]]] = []
+    tried: list[tuple[int, Api, Ruler, list[Exchange]]] = []
     for api in (Api.COMPLETIONS, Api.CHAT):
-        stage.client.api = api
-        stage.ruler.forget()
+        stage.client.api, stage.ruler = api, Ruler()
         heard = await _controls(stage, must=False)
-        tried.append((_score(heard), api, heard))
-        if tried[-1][0] >= len(heard) * 2:
+        tried.append((_score(heard), api, stage.ruler, heard))
+        if tried[-1][0] >= len(SHAPES) * 2:
             break
-    score, api, heard = max(tried, key=lambda each: each[0])
-    if stage.client.api is not api:
-        stage.ruler.forget()
-    stage.client.api = api
+    score, stage.client.api, stage.ruler, heard = max(tried, key=lambda each: each[0])
     if score <= 0:
-        raise Cut(f"no answer from either route: {_why(heard)}")
+        raise Ended(Cut.GONE, f"no answer from either route: {_why(heard)}")
     return heard
 
 
@@ -91,7 +90,7 @@ def _score(heard: Sequence[Exchange]) -> int:
 
 async def _controls(stage: Stage, *, must: bool = True) -> list[Exchange]:
     """Ask to repeat a marker, in two lengths and with fillers: positive control and ruler in one."""
-    asks = [_control(stage, tokens, number) for number, tokens in enumerate((SMALL_TOKENS, SMALL_TOKENS - 14, 50))]
+    asks = [replace(_control(stage, SMALL_TOKENS), shape=shape) for shape in SHAPES]
     heard = []
     for ask in asks:
         exchange = await stage.send(ask)
@@ -101,19 +100,18 @@ async def _controls(stage: Stage, *, must: bool = True) -> list[Exchange]:
         if is_refused(exchange) and len(heard) == 1:
             break
     if must and all(map(is_refused, heard)):
-        raise Cut(f"not answered: {_why(heard)}")
+        raise Ended(Cut.GONE, f"not answered: {_why(heard)}")
     return heard
 
 
-def _control(stage: Stage, num_tokens: int, number: int) -> Canary:
-    role = "control" if number == 0 else "ruler"
+def _control(stage: Stage, num_tokens: int) -> Canary:
     return Canary(
         tenant=stage.tenants[0],
         phase=Phase.CALIBRATE,
-        role=role,
+        role="control",
         group="echo",
         num_tokens=num_tokens,
-        max_tokens=min(ANSWER_TOKENS, 20),
+        max_tokens=CONTROL_TOKENS,
         patience=Patience(120.0),
     )
 
@@ -125,20 +123,15 @@ def _why(heard: Sequence[Exchange]) -> str:
 
 async def _learn_fields(stage: Stage, controls: Sequence[Exchange]) -> None:
     """One prompt twice, alone, with log probabilities; then echoes of other tenants, for the count."""
-    nonce = stage.fresh_nonce()
     first = stage.tenants[0]
-    twice = [
-        await stage.send(
-            replace(_control(stage, SMALL_TOKENS, 0), role="twice", group="twice", nonce=nonce, logprobs=True)
-        )
-        for _ in range(2)
-    ]
+    ask, draft = stage.draft(replace(_control(stage, SMALL_TOKENS), role="twice", group="twice", logprobs=True))
+    twice = [await stage.send_drafted(ask, draft), await stage.send_again(ask, draft)]
     more = [
-        await stage.send(replace(_control(stage, SMALL_TOKENS, 0), tenant=tenant, number=1))
+        await stage.send(replace(_control(stage, SMALL_TOKENS), tenant=tenant, number=1))
         for tenant in (*stage.others(first)[:2], first)
         if stage.has_room(1)
     ]
-    natural = await stage.send(replace(_control(stage, 2 * SMALL_TOKENS, 0), kind=NATURAL, role="ruler"))
+    natural = await stage.send(replace(_control(stage, SMALL_TOKENS + 20), kind=NATURAL, role="ruler"))
     asked = [each for each in (*controls, *twice, *more) if each.trouble is None]
     both = [each for each in twice if each.trouble is None]
     dropped = stage.client.dialect.dropped
@@ -158,7 +151,7 @@ async def _measure_rate(stage: Stage, found: Found) -> None:
     heard = [
         await stage.send(
             replace(
-                _control(stage, max(SMALL_TOKENS, int(top * share)), 0),
+                _control(stage, max(SMALL_TOKENS, int(top * share))),
                 role="rate",
                 group="rate",
                 number=index + 2,

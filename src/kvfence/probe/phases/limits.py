@@ -13,6 +13,8 @@ WAIT_S = 30.0
 """A prompt near the limit that is not answered in this time and four times its due counts as refused."""
 
 SLOWEST_RATE = 500.0
+ANSWER_TOKENS = 8
+"""Each try asks for so few: a limit on prompt and answer together then lies this much above the one on prompts."""
 
 
 class Found(Struct, frozen=True):
@@ -48,7 +50,8 @@ def _next_guess(found: Found, tried: set[int], advertised: int | None) -> int:
         top = advertised if advertised and low < advertised else CEILING
         return min(low * GROWTH, top)
     if found.named is not None:
-        for near in (found.named - 1, found.named, found.named + 1, found.named - 2, found.named - 6):
+        together = found.named - ANSWER_TOKENS
+        for near in (together, together + 1, found.named - 1, found.named, found.named - 6, found.named - 5):
             if low < near < high and near not in tried:
                 return near
     return (low + high) // 2
@@ -69,13 +72,12 @@ async def _try(stage: Stage, num_tokens: int) -> Exchange:
     rate = stage.calibration.tokens_per_s or SLOWEST_RATE
     return await stage.send(
         Canary(
-            tenant=stage.tenants[num_tokens % len(stage.tenants)],
+            tenant=stage.tenants[0],
             phase=Phase.CALIBRATE,
             role="bisect",
             group="bisect",
-            number=3,
             num_tokens=num_tokens,
-            max_tokens=8,
+            max_tokens=ANSWER_TOKENS,
             patience=Patience(WAIT_S + 4 * num_tokens / rate),
         )
     )

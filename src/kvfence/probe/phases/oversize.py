@@ -8,6 +8,7 @@ closer, and most rungs stand there. Seeds stay below that place: a prompt that i
 from collections.abc import Iterable, Iterator
 
 from kvfence.probe.exchange import Exchange, Phase
+from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
 from kvfence.probe.stage import Canary, Stage, echoes, is_refused
@@ -15,6 +16,8 @@ from kvfence.probe.stage import Canary, Stage, echoes, is_refused
 SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
 BEYOND = (1.02, 1.1, 1.5)
 RUNGS_TOGETHER = 3
+MARKERS_IN_TURN = 3
+"""Few, so that each is soon measured and rungs stand where they are meant to."""
 
 
 class Ladder:
@@ -27,7 +30,7 @@ class Ladder:
         calibration = stage.calibration
         self.stage = stage
         self.limit = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens or 512
-        self.answer_tokens = max(8, min(ANSWER_TOKENS, self.limit // 8))
+        self.answer_tokens = max(FEWEST, min(ANSWER_TOKENS, self.limit // 8))
         self.kept, self.lost = 0, self.limit + 1
         self._can_echo = bool(calibration.echoes and calibration.echoes[0] * 2 > calibration.echoes[1])
         self._next = self._lengths()
@@ -109,7 +112,7 @@ def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
         role="ladder",
         group="ladder",
         num_tokens=height,
-        max_tokens=ladder.answer_tokens,
-        number=number,
+        max_tokens=ladder.answer_tokens if height + ladder.answer_tokens <= ladder.limit + FEWEST else FEWEST,
+        number=number // len(ladder.stage.tenants) % MARKERS_IN_TURN,
         stream=number % 4 != 3,
     )
