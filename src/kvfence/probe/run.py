@@ -14,7 +14,7 @@ from kvfence.probe.client import Client
 from kvfence.probe.door import Door
 from kvfence.probe.exchange import Cut, Phase, Record, Target
 from kvfence.probe.markers import draw_markers
-from kvfence.probe.phases import calibrate, oversize, seed
+from kvfence.probe.phases import abort, calibrate, oversize, prefix, pressure, replay, seed
 from kvfence.probe.phases.seed import PAGE_SIZES
 from kvfence.probe.plan import WEIGHTS, Plan, make_plan
 from kvfence.probe.stage import Ended, Stage
@@ -25,6 +25,10 @@ PHASES: dict[Phase, Callable[[Stage], Awaitable[None]]] = {
     Phase.CALIBRATE: calibrate.run,
     Phase.SEED: seed.run,
     Phase.OVERSIZE: oversize.run,
+    Phase.ABORT: abort.run,
+    Phase.PRESSURE: pressure.run,
+    Phase.PREFIX: prefix.run,
+    Phase.REPLAY: replay.run,
 }
 DECOY_UNITS = 24
 

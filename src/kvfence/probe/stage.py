@@ -67,6 +67,7 @@ class Stage:
         self.calibration = Calibration()
         self.exchanges: list[Exchange] = []
         self.alarms = 0
+        self.lost_tokens: int | None = None
         self.plan: Plan | None = None
         self.phase = Phase.CALIBRATE
         self.phase_ends_s: float | None = None
@@ -129,6 +130,24 @@ class Stage:
         )
         return ask, draft
 
+    def draft_stale(self, canary: Canary, text: str, marker: str) -> tuple[Ask, Draft]:
+        """Take a text as it is; ``marker``: what its answer is to show."""
+        self._numbers += 1
+        draft = Draft("stale", f"stale/{self._numbers}", text, 1, 0, canary.num_tokens, False)
+        ask = Ask(
+            number=self._numbers,
+            tenant=canary.tenant,
+            phase=canary.phase,
+            prompt=text,
+            max_tokens=canary.max_tokens,
+            group=canary.group,
+            role=canary.role,
+            own=tuple(each for each in self.markers.planted[canary.tenant] if each in text),
+            echo=(marker,),
+            seed=self.seed & 0x7FFF_FFFF,
+        )
+        return ask, draft
+
     async def send(self, canary: Canary) -> Exchange:
         """Send one canary; once more where the server was too busy and a second try is left.
 
@@ -155,9 +174,19 @@ class Stage:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.send(canary)) for canary in canaries]
-        except* Ended as cuts:
-            raise _first(cuts) from None
+        except* Ended as ends:
+            raise _first(ends) from None
         return [task.result() for task in tasks]
+
+    async def send_beside(self, ask: Ask, draft: Draft, load: Sequence[Canary]) -> None:
+        """Send what was drafted before while others are under way."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for canary in load:
+                    group.create_task(self.send(canary))
+                group.create_task(self.send_again(ask, draft))
+        except* Ended as ends:
+            raise _first(ends) from None
 
     async def _ask(self, ask: Ask, draft: Draft, patience: Patience) -> Exchange:
         tokens = draft.expected + ask.max_tokens
@@ -227,8 +256,8 @@ def is_suspect(exchange: Exchange) -> bool:
     return exchange.trouble is None and bool(exchange.ask.echo) and not echoes(exchange)
 
 
-def _first(cuts: BaseExceptionGroup[Ended]) -> Ended:
-    found: BaseException = cuts
+def _first(ends: BaseExceptionGroup[Ended]) -> Ended:
+    found: BaseException = ends
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found if isinstance(found, Ended) else Ended(Cut.GONE, str(found))

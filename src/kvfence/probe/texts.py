@@ -17,6 +17,7 @@ FILLER = " so"
 TOKENS_PER_CHAR = 0.35
 """Before anything was measured."""
 
+_LEAD = {REPETITIVE: "Repeat these lines:", NATURAL: "Read these notes.", PLAIN: "Read these notes."}
 _CUE = {REPETITIVE: "", NATURAL: "The client's name, written again and again: ", PLAIN: "In short:"}
 
 
@@ -128,9 +129,11 @@ class Ruler:
 
 
 def compose(wish: Wish, units: int, fillers: int) -> str:
-    """Write the prompt."""
-    body = "".join(unit_of(wish, index) for index in range(units))
-    return f"#{wish.nonce:06}{FILLER * fillers}\n{body}{_CUE[wish.kind]}{wish.tail}"
+    """Write the prompt; fillers stand in its middle, so that it begins and ends with what is to be repeated."""
+    body = [unit_of(wish, index) for index in range(units)]
+    if fillers:
+        body.insert(units // 2, f"{FILLER.strip()}{FILLER * (fillers - 1)}\n")
+    return f"#{wish.nonce:06} {_LEAD[wish.kind]}\n{''.join(body)}{_CUE[wish.kind]}{wish.tail}"
 
 
 def unit_of(wish: Wish, index: int) -> str:

@@ -13,13 +13,14 @@ from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Exchange, Phase, Trouble
 from kvfence.probe.phases.limits import Found, find_limit
 from kvfence.probe.stage import Canary, Ended, Stage, echoes, is_refused
-from kvfence.probe.texts import NATURAL, Ruler
+from kvfence.probe.texts import NATURAL, REPETITIVE, Ruler, Wish, compose
 
 SMALL_TOKENS = 56
 CONTROL_TOKENS = 12
 SHAPES = ((2, 0), (2, 6), (4, 0))
 """Lines and fillers: the second tells a filler's length, the third a line's."""
 
+STALE_MOST, STALE_LINES, STALE_TOKENS = 4, 4, 16
 RATE_SHARES = (0.12, 0.22, 0.33)
 """Below a third of the limit no prompt is overlong for a pool that holds a third of the context."""
 
@@ -34,6 +35,7 @@ async def run(stage: Stage) -> None:
     stage.calibration = replace(stage.calibration, advertised_tokens=advertised)
     controls = await _choose_api(stage)
     await _learn_fields(stage, controls)
+    await _as_a_leak_reads(stage)
     found = await find_limit(stage, advertised)
     stage.calibration = replace(
         stage.calibration,
@@ -172,9 +174,30 @@ async def _measure_rate(stage: Stage, found: Found) -> None:
     )
 
 
+async def _as_a_leak_reads(stage: Stage) -> None:
+    """Ask prompts such as a leak puts together: a beginning of one's own, then lines that were cut off anywhere.
+
+    The share of answers that show the lines' marker is the chance that a leak is seen.
+    """
+    for number in range(STALE_MOST):
+        if not stage.has_room(1):
+            return
+        tenant = stage.tenants[number % len(stage.tenants)]
+        own, stale = stage.markers.of(tenant, 2 * number), stage.markers.of(tenant, 2 * number + 1)
+        begin = compose(Wish(REPETITIVE, (own,), 0, stage.fresh_nonce()), 1, 0)
+        lines = compose(Wish(REPETITIVE, (stale,), 0, 0), STALE_LINES, 0)
+        cut = stage.rng.randrange(len(lines) // 2)
+        canary = replace(
+            _control(stage, SMALL_TOKENS), tenant=tenant, role="stale", group="stale", max_tokens=STALE_TOKENS
+        )
+        await stage.send_drafted(
+            *stage.draft_stale(canary, begin[: len(begin) // 2] + lines[cut : -1 - cut // 3], stale)
+        )
+
+
 def _rate(exchange: Exchange, overhead_s: float) -> float | None:
-    """Give tokens a second; what every request takes is left out only where it is the smaller part."""
+    """Give tokens a second, without what every request takes, where that leaves enough to divide by."""
     num_tokens, ttft = exchange.prompt_tokens or exchange.ask.num_tokens, exchange.ttft_s
     if num_tokens is None or not ttft or exchange.trouble is Trouble.BROKEN:
         return None
-    return num_tokens / (ttft - overhead_s if ttft > 2 * overhead_s else ttft)
+    return num_tokens / (ttft - overhead_s if ttft > 1.3 * overhead_s else ttft)

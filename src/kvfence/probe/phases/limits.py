@@ -12,6 +12,9 @@ CEILING = 4_000_000
 WAIT_S = 30.0
 """A prompt near the limit that is not answered in this time and four times its due counts as refused."""
 
+LEFT_FOR_MORE = 7
+"""Requests that stay for prefill's rate and for the controls."""
+
 SLOWEST_RATE = 500.0
 ANSWER_TOKENS = 8
 """Each try asks for so few: a limit on prompt and answer together then lies this much above the one on prompts."""
@@ -35,7 +38,7 @@ async def find_limit(stage: Stage, advertised: int | None) -> Found:
     found = Found(None, None)
     guess = advertised + 1 if advertised else FIRST_GUESS
     tried: set[int] = set()
-    while guess not in tried and stage.has_room(5, guess) and len(tried) < 30:
+    while guess not in tried and stage.has_room(LEFT_FOR_MORE, guess) and len(tried) < 30:
         tried.add(guess)
         found = _narrow(found, guess, await _try(stage, guess))
         if found.limit is not None:

@@ -11,19 +11,20 @@ from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
-from kvfence.probe.stage import Canary, Stage, echoes, is_refused
+from kvfence.probe.stage import Canary, Stage, echoes
 
 SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
 BEYOND = (1.02, 1.1, 1.5)
 RUNGS_TOGETHER = 3
-MARKERS_IN_TURN = 3
+MARKERS_IN_TURN = 4
 """Few, so that each is soon measured and rungs stand where they are meant to."""
 
 
 class Ladder:
     """Which lengths come next, and what is known of the place where prompts are lost.
 
-    ``kept``: the longest prompt whose answer showed it; ``lost``: the shortest answered without a trace of it.
+    ``lost``: the shortest prompt answered without a trace of it; ``kept``: the longest below it whose answer showed it.
+    An answer that shows its prompt proves little (it may be read from one's own earlier pages), the other much.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -32,7 +33,9 @@ class Ladder:
         self.limit = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens or 512
         self.answer_tokens = max(FEWEST, min(ANSWER_TOKENS, self.limit // 8))
         self.kept, self.lost = 0, self.limit + 1
-        self._can_echo = bool(calibration.echoes and calibration.echoes[0] * 2 > calibration.echoes[1])
+        self._seen: list[tuple[int, bool]] = []
+        echoed, asked = calibration.echoes or (0, 0)
+        self._misses = 1 if asked and echoed / asked > 0.9 else 2 if echoed * 2 > asked else 0
         self._next = self._lengths()
 
     @property
@@ -50,15 +53,15 @@ class Ladder:
         return [next(self._next) for _ in range(count)]
 
     def learn(self, heard: Iterable[Exchange]) -> None:
-        """Look where own prompts are lost."""
+        """Look where own prompts are lost; a model that does not always echo has to lose two."""
         for each in heard:
-            height = each.prompt_tokens or each.ask.num_tokens or 0
-            if not self._can_echo or is_refused(each) or each.trouble is not None or not height:
-                continue
-            if echoes(each):
-                self.kept = max(self.kept, height if height < self.lost else 0)
-            elif height > self.kept:
-                self.lost = min(self.lost, height)
+            height = each.prompt_tokens or each.ask.num_tokens
+            if each.trouble is None and height:
+                self._seen.append((height, echoes(each)))
+        missed = sorted(height for height, echoed in self._seen if not echoed)
+        if self._misses and len(missed) >= self._misses:
+            self.lost = missed[self._misses - 1]
+        self.kept = max((height for height, echoed in self._seen if echoed and height < self.lost), default=0)
 
     def _lengths(self) -> Iterator[int]:
         """Every limit first, then spread; from then on by turns round the lost place, the limits and pages."""
@@ -102,6 +105,7 @@ async def run(stage: Stage) -> None:
         await stage.send_all(seeds(fillers, ladder.seed_tokens, number, f"reseed-{number}"))
         heard = await stage.send_all([_rung(ladder, asker, height, number) for height in rungs])
         ladder.learn(heard)
+        stage.lost_tokens = (ladder.lost + ladder.limit) // 2 if ladder.is_hidden else None
         number += 1
 
 
