@@ -14,9 +14,7 @@ from msgspec import Struct
 from kvfence.core.errors import SettingsError
 from kvfence.probe.words import LISTS
 
-MARKERS_MAX = min(map(len, LISTS)) - 8
-"""What is left is for decoys: markers that are drawn likewise and never sent."""
-
+MARKERS_MAX = min(map(len, LISTS))
 PER_TENANT_MAX = 12
 SPACE: int = math.prod(map(len, LISTS))
 """So many markers there are; each is as likely as any other."""
@@ -25,10 +23,9 @@ ENTROPY_BITS: float = math.log2(SPACE)
 
 
 class Markers(Struct, frozen=True):
-    """The one registry of a run: by tenant, its markers; ``decoys`` are sent to nobody."""
+    """The one registry of a run: by tenant, its markers."""
 
     planted: dict[str, tuple[str, ...]]
-    decoys: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -50,11 +47,10 @@ def draw_markers(seed: int, tenants: Sequence[str]) -> Markers:
     if len(tenants) > MARKERS_MAX:
         raise SettingsError([f"{len(tenants)} tenants: at most {MARKERS_MAX}; name fewer keys"])
     rng = random.Random(f"markers/{seed}")
-    number = min(map(len, LISTS))
-    drawn = [" ".join(words) for words in zip(*(rng.sample(words, number) for words in LISTS), strict=True)]
+    drawn = [" ".join(words) for words in zip(*(rng.sample(words, MARKERS_MAX) for words in LISTS), strict=True)]
     each = min(PER_TENANT_MAX, MARKERS_MAX // len(tenants))
     planted = {tenant: tuple(drawn[index * each : (index + 1) * each]) for index, tenant in enumerate(tenants)}
-    return Markers(planted, tuple(drawn[len(tenants) * each :]))
+    return Markers(planted)
 
 
 def accident_bound(num_markers: int, num_characters: int) -> float:

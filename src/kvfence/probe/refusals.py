@@ -20,8 +20,7 @@ _LIMITS = tuple(
         r"maximum context length (?:is|of) N",  # OpenAI, vLLM
         r"context length \(N tokens",  # SGLang: its context
         r"max(?:imum)?[_ ]model[_ ]len(?:gth)?\D{0,20}N",
-        r"context tokens: [0-9]+ of N",  # kvfence
-        r"prefill pages: [0-9]+ of N",
+        r"(?:tokens|pages): [0-9]+ of N, does not fit",  # kvfence
         r"context (?:size|window|length)[^0-9]{0,30}N",  # llama.cpp and others
         r"(?:at most|limit(?: of| is)?|up to|<=) N (?:input |prompt )?tokens",
     )
@@ -66,6 +65,6 @@ def _first(patterns: Sequence[re.Pattern[str]], text: str) -> int | None:
     for pattern in patterns:
         if found := pattern.search(text):
             value = int(re.sub(r"[,_]", "", found[1]))
-            pages = _IN_PAGES.search(text) if "pages:" in found[0] else None
+            pages = _IN_PAGES.search(text) if "pages: " in found[0] else None
             return value * int(pages[1]) if pages else value
     return None

@@ -18,7 +18,6 @@ from kvfence.probe.phases import abort, calibrate, oversize, prefix, pressure, r
 from kvfence.probe.phases.seed import PAGE_SIZES
 from kvfence.probe.plan import WEIGHTS, Plan, make_plan
 from kvfence.probe.stage import Ended, Stage
-from kvfence.probe.texts import NATURAL, REPETITIVE, Wish, compose
 from kvfence.probe.words import LISTS
 
 PHASES: dict[Phase, Callable[[Stage], Awaitable[None]]] = {
@@ -30,7 +29,6 @@ PHASES: dict[Phase, Callable[[Stage], Awaitable[None]]] = {
     Phase.PREFIX: prefix.run,
     Phase.REPLAY: replay.run,
 }
-DECOY_UNITS = 24
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -124,7 +122,6 @@ def record_of(stage: Stage, end: Ended | None, wall_s: float) -> Record:
         planted=stage.markers.planted,
         texts={tenant: tuple(found) for tenant, found in texts.items()},
         words=LISTS,
-        decoys=_decoys(stage),
         target=Target(url=door.base_url, model=door.model, path=stage.client.api.path, keys=door.key_names),
         page_sizes=PAGE_SIZES,
         cut=end.cut if end else None,
@@ -132,10 +129,3 @@ def record_of(stage: Stage, end: Ended | None, wall_s: float) -> Record:
         seed=stage.seed,
         wall_s=wall_s,
     )
-
-
-def _decoys(stage: Stage) -> tuple[str, ...]:
-    """Write texts as the seeds are, of markers that nobody was sent."""
-    drawn = stage.markers.decoys
-    wishes = [Wish(REPETITIVE, (marker,), 0, 0) for marker in drawn[:4]] + [Wish(NATURAL, drawn[4:], 0, 0)]
-    return tuple(compose(wish, DECOY_UNITS, 0) for wish in wishes)

@@ -54,7 +54,7 @@ def _next_guess(found: Found, tried: set[int], advertised: int | None) -> int:
         return min(low * GROWTH, top)
     if found.named is not None:
         together = found.named - ANSWER_TOKENS
-        for near in (together, together + 1, found.named - 1, found.named, found.named - 6, found.named - 5):
+        for near in (found.named, found.named - 1, together, together + 1, found.named + 1):
             if low < near < high and near not in tried:
                 return near
     return (low + high) // 2
