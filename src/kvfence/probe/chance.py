@@ -16,8 +16,8 @@ from scipy import stats
 LEAK_CHANCE, SUSPECT_CHANCE = 1e-6, 1e-3
 """The chance that a sound run is called LEAK, or SUSPECT, by those tests that rest on chance."""
 
-RESAMPLES = 199_999
-"""Shuffles of a permutation test: the smallest p it can give is one in 200,000."""
+RESAMPLES = 99_999
+"""Shuffles of a permutation test: the smallest p it can give is one in 100,000."""
 
 CONFIDENCE = 0.95
 

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 from ahocorasick_rs import AhoCorasick
 from rapidfuzz.distance import Indel
@@ -26,6 +27,7 @@ WORDS_MAX = 20_000
 """Distinct words of one text that are compared by likeness; a text with more is hostile, and read exactly alone."""
 
 GAP_MAX = 3
+RESEMBLES_MAX = 200_000
 
 _DRESS = re.compile("[*_`~\u00ad\u200b-\u200d\u2060\ufeff]")
 _WORD = re.compile(r"[^\W_]+")
@@ -73,6 +75,17 @@ class Lexicon:
             Form.EXACT: exact, Form.APART: apart, Form.SPLIT: self._split(words), Form.GARBLED: self._garbled(words)
         }  # fmt: skip
 
+    def shows(self, text: str, markers: Sequence[str]) -> bool:
+        """Do all words of one of the markers but one, or all, stand in a row in the text, in any form?"""
+        rows = self.rows(text)
+        for parts in map(self.parts, markers):
+            size = max(len(parts) - 1, min(len(parts), 2))
+            wanted = {parts[start : start + size] for start in range(len(parts) - size + 1)}
+            for row in rows.values():
+                if any(tuple(row[at : at + size]) in wanted for at in range(len(row) - size + 1)):
+                    return True
+        return False
+
     def _split(self, words: Sequence[str]) -> Row:
         """Read letters and digits without what stands between them: the longest word of the lists at each place."""
         row: Row = []
@@ -92,6 +105,8 @@ class Lexicon:
             yield from sorted(found, key=lambda each: (each[1], -each[2]))
 
     def _garbled(self, words: Sequence[str]) -> Row:
+        if len(self._resembles) > RESEMBLES_MAX:
+            self._resembles.clear()
         new = sorted({word for word in words if word not in self._resembles})
         if len(new) <= WORDS_MAX:
             self._compare([word for word in new if word not in self.known])
@@ -108,6 +123,12 @@ class Lexicon:
                 best = int(row.argmax())
                 if row[best] > 0:
                     self._resembles[word] = self._letters[best]
+
+
+@lru_cache(maxsize=2)
+def lexicon_of(lists: tuple[tuple[str, ...], ...]) -> Lexicon:
+    """Give the lists, ready to be looked for; made once."""
+    return Lexicon(lists)
 
 
 def _close_gaps(row: Row) -> Row:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kvfence.probe.chance import fewer, share
 from kvfence.probe.exchange import Exchange, Phase, Record
 from kvfence.probe.finding import Finding, Severity, Sight, answer_of
-from kvfence.probe.lexicon import Lexicon
+from kvfence.probe.lexicon import Lexicon, lexicon_of
 
 NAME = "amnesia"
 LIMITS = share()
@@ -30,7 +30,7 @@ Heard = tuple[Exchange, bool]
 
 def look(record: Record) -> list[Finding]:
     """Compare echoes with those of prompts of the like length, and of quiet times."""
-    lexicon = Lexicon(record.words)
+    lexicon = lexicon_of(record.words)
     heard = [
         (each, echoes(each, lexicon)) for each in record.exchanges if each.ask.echo and each.is_answer and _ran(each)
     ]
@@ -67,9 +67,7 @@ def _ran(exchange: Exchange) -> bool:
 
 def _by_length(heard: Sequence[Heard]) -> list[tuple[float, list[Exchange], str]]:
     """At each length: are echoes lost from there on?"""
-    quiet = (
-        sorted((each.ask.num_tokens, echoed, each) for each, echoed in heard if each.ask.num_tokens) if heard else []
-    )
+    quiet = [(each.ask.num_tokens, echoed, each) for each, echoed in heard if each.ask.num_tokens]
     tests = []
     for cut in sorted({length for length, _, _ in quiet})[1:]:
         below = [echoed for length, echoed, _ in quiet if cut / 2 <= length < cut]

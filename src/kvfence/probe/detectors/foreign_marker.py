@@ -19,7 +19,7 @@ from msgspec import Struct
 from kvfence.probe.chance import at_least, share
 from kvfence.probe.exchange import Exchange, Record
 from kvfence.probe.finding import Finding, Severity, Sight, answer_of
-from kvfence.probe.lexicon import Form, Lexicon, Row
+from kvfence.probe.lexicon import Form, Lexicon, Row, lexicon_of
 
 NAME = "foreign-marker"
 TESTS = 12
@@ -52,7 +52,7 @@ class Test(Struct):
 
 def look(record: Record) -> list[Finding]:
     """Look for every other tenant's markers in every answer."""
-    lexicon = Lexicon(record.words)
+    lexicon = lexicon_of(record.words)
     planted = planted_of(record, lexicon)
     tests = [Test(form, size, set(), {}) for form in Form for size in _sizes(len(lexicon.lists))]
     own = {tenant: _words(lexicon, markers) for tenant, markers in record.planted.items()}

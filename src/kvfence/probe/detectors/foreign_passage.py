@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvfence.probe.chance import at_least, share
 from kvfence.probe.exchange import Exchange, Record
 from kvfence.probe.finding import Finding, Severity, Sight, answer_of
-from kvfence.probe.lexicon import Lexicon, words_of
+from kvfence.probe.lexicon import Lexicon, lexicon_of, words_of
 
 NAME = "foreign-passage"
 LIMITS = share(may_leak=True)
@@ -30,7 +30,7 @@ Answers = dict[Passage, list[Exchange]]
 
 def look(record: Record) -> list[Finding]:
     """Count, for every tenant, passages of its text in answers to others, against fresh draws of its words."""
-    lexicon = Lexicon(record.words)
+    lexicon = lexicon_of(record.words)
     drawn = {tenant: _words(lexicon, markers) for tenant, markers in record.planted.items()}
     answered = [(each, _passages(answer_of(each), lexicon)) for each in record.exchanges]
     met: dict[str, Answers] = {}
