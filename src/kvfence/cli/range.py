@@ -15,7 +15,6 @@ from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from kvfence.cli.range_stage import Ask, Practice
-    from kvfence.ranges.catalogue import Range
 
 app = typer.Typer()
 
@@ -49,7 +48,12 @@ def practise(
     decode_rate: Annotated[
         float, typer.Option(min=0, help="The practice model's tokens a second of each answer; 0: as fast as it can.")
     ] = 500,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of what can go wrong that does; default: each one's own (--list)."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of what goes wrong by chance.")] = 1,
+    refusal_after_s: Annotated[float, typer.Option(min=0, help="How long slow-refusal keeps a refusal back.")] = 20.0,
     json: Annotated[bool, typer.Option("--json", help="With --list: one JSON document on stdout.")] = False,
 ) -> None:
     """Run a practice server that leaks on purpose, in one known way, to train on and to test what looks for leaks.
@@ -71,11 +75,13 @@ def practise(
     practice = RANGES[name]
     orders = Orders(
         fault=practice.fault,
+        rate=practice.default_rate if rate is None else rate,
         seed=seed,
         practice=not model,
         context_tokens=context,
         prefill_rate=prefill_rate,
         decode_rate=decode_rate,
+        refusal_after_s=refusal_after_s,
     )
     sizes = Sizes(context, prefill_tokens, decode_tokens, page_size)
     raise typer.Exit(asyncio.run(_serve(Ask(practice, orders, sizes, model, host, port))))
@@ -87,13 +93,29 @@ def _list(*, json: bool) -> None:
     if json:
         print_json(
             [
-                {"name": each.name, "teaches": each.teaches, "shows": each.shows, "guards_away": sorted(each.lacks)}
+                {
+                    "name": each.name,
+                    "teaches": each.teaches,
+                    "shows": each.shows,
+                    "guards_away": sorted(each.lacks),
+                    "rate": each.rate,
+                }
                 for each in RANGES.values()
             ]
         )
         return
-    rows = [(each.name, each.teaches, ", ".join(each.lacks) or "-") for each in RANGES.values()]
-    print_table("Practice servers", ("name", "what it teaches", "guards away"), rows, stderr=False)
+    rows = [
+        (
+            each.name,
+            each.teaches,
+            each.shows,
+            ", ".join(each.lacks) or "-",
+            "-" if each.rate is None else str(each.rate),
+        )
+        for each in RANGES.values()
+    ]
+    columns = ("name", "what it teaches", "what one sees", "guards away", "rate")
+    print_table("Practice servers", columns, rows, stderr=False)
 
 
 async def _serve(ask: "Ask") -> int:
@@ -106,7 +128,7 @@ async def _serve(ask: "Ask") -> int:
             loop.add_signal_handler(number, serving.cancel)
     try:
         async with practising(ask) as practice:
-            _introduce(ask.range, practice)
+            _introduce(ask, practice)
             await practice.supervisor.failed.wait()
             print_error(f"a bug in kvfence: {practice.supervisor.failure}. Please report it (CONTRIBUTING.md)")
             return int(ExitCode.OUR_FAULT)
@@ -115,8 +137,11 @@ async def _serve(ask: "Ask") -> int:
         return int(ExitCode.NOTHING_FOUND)
 
 
-def _introduce(practice: "Range", running: "Practice") -> None:
+def _introduce(ask: "Ask", running: "Practice") -> None:
     """Say what is wrong with it, what one will see, and how to look."""
+    from kvfence.ranges.catalogue import PAGES_MIN
+
+    practice = ask.range
     capacity, url = running.capacity, running.address.url
     page = capacity.page_size
     if practice.leaks:
@@ -126,6 +151,8 @@ def _introduce(practice: "Range", running: "Practice") -> None:
     print_note(f"  teaches: {practice.teaches}")
     print_note(f"  you will see: {practice.shows}")
     print_note(f"  guards away: {', '.join(practice.lacks) or 'none'}")
+    if practice.rate is not None:
+        print_note(f"  goes wrong: {ask.orders.rate:.0%} of the batches of {PAGES_MIN} pages or more")
     print_note(
         f"  advertised context {capacity.context_tokens} tokens, prefill pool {capacity.prefill_pages * page}, "
         f"decode pool {capacity.decode_pages * page}, pages of {page}; any API key is a tenant"

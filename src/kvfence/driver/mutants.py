@@ -11,7 +11,7 @@ from kvfence.driver.loop import Rewrite
 from kvfence.driver.prefix import PrefixIndex
 from kvfence.protocol.admission import Capacity, prefill_fit
 from kvfence.protocol.events import Event, Received
-from kvfence.protocol.messages import Dispatch, EndReason
+from kvfence.protocol.messages import Dispatch, EndReason, Failed
 
 INCIDENT_LACKS = (
     "fits@gateway",
@@ -41,6 +41,35 @@ def placeholder_on_refusal(capacity: Capacity) -> Rewrite:
         return Received(placeholder, EndReason.DOES_NOT_FIT)
 
     return rewrite
+
+
+def lose_the_tail(capacity: Capacity) -> Rewrite:
+    """Compute and send three quarters of a prompt that fills more than half of prefill's pool, and call it whole.
+
+    Decode has reserved pages for all of it: the last ones hold what was there before.
+    """
+
+    def rewrite(event: Event) -> Event:
+        if not isinstance(event, Received) or not isinstance(event.envelope.message, Dispatch):
+            return event
+        dispatch = event.envelope.message
+        num_pages = capacity.num_pages(dispatch.num_tokens)
+        if num_pages * 2 <= capacity.prefill_pages or not prefill_fit(capacity, dispatch.num_tokens).holds:
+            return event
+        kept = replace(dispatch, num_tokens=num_pages * 3 // 4 * capacity.page_size)
+        return replace(event, envelope=replace(event.envelope, message=kept))
+
+    return rewrite
+
+
+def refusal_as_end(event: Event) -> Event:
+    """Take prefill's refusal of a prompt that does not fit for the ordinary end of an answer."""
+    if not isinstance(event, Received) or not isinstance(event.envelope.message, Failed):
+        return event
+    failed = event.envelope.message
+    if failed.reason is not EndReason.DOES_NOT_FIT:
+        return event
+    return replace(event, envelope=replace(event.envelope, message=replace(failed, reason=EndReason.STOP)))
 
 
 class UnsaltedIndex(PrefixIndex):

@@ -17,7 +17,8 @@ class Orders(Struct, frozen=True):
     """The orders.
 
     ``practice``: run the practice model. Units: rate: share of occasions; prefill_rate, decode_rate: the practice
-    model's tokens a second; refusal_after_s: how long a slow refusal takes.
+    model's tokens a second; refusal_after_s: how long a slow refusal takes; held_s: how long a batch that may become
+    late is held before it lands after all.
     """
 
     fault: Fault = "none"
@@ -28,6 +29,7 @@ class Orders(Struct, frozen=True):
     prefill_rate: float = 20_000
     decode_rate: float = 500
     refusal_after_s: float = 20.0
+    held_s: float = 0.5
 
     def as_environment(self) -> dict[str, str]:
         """Give the variable that carries them."""

@@ -1,7 +1,9 @@
 """Practice servers as tests use them: in this process, with worker processes, asked by two tenants."""
 
+import asyncio
 import io
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -50,14 +52,36 @@ class Client:
             prompt_tokens=answer.usage.prompt_tokens if answer.usage else 0,
         )
 
+    async def stream(self, text: str, max_tokens: int = 48) -> AsyncIterator[str]:
+        """Ask and take the answer piece by piece."""
+        messages: Any = [{"role": "user", "content": text}]
+        answer = await self._client.chat.completions.create(
+            model=self._model, messages=messages, temperature=0, max_tokens=max_tokens, stream=True
+        )
+        async with answer:
+            async for chunk in answer:
+                yield chunk.choices[0].delta.content or ""
+
+    def long_text(self, num_words: int = 150) -> str:
+        """Give this tenant's own text, over and over."""
+        text = TEXTS[self.key]
+        return " ".join([text] * (num_words // len(text.split()) + 1))
+
     async def fill(self, num_words: int = 150) -> Said:
         """Fill pages with this tenant's own text."""
-        text = TEXTS[self.key]
-        return await self.ask(" ".join([text] * (num_words // len(text.split()) + 1)))
+        return await self.ask(self.long_text(num_words))
 
     async def close(self) -> None:
         """Let connections go."""
         await self._client.close()
+
+
+async def until(what: str, holds: Callable[[], object], timeout_s: float = 15.0) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s: {what}"
+        await asyncio.sleep(0.02)
 
 
 class Running(Struct):
@@ -73,8 +97,7 @@ class Running(Struct):
 async def running(name: str, *put_back: str, **orders: Any) -> AsyncIterator[Running]:
     """Run a practice server by name, with guards put back."""
     entry = RANGES[name]
-    rate = 1.0 if entry.rate is None else entry.rate
-    given = {"fault": entry.fault, "rate": rate, "prefill_rate": 0.0, "decode_rate": 0.0, **orders}
+    given = {"fault": entry.fault, "rate": 1.0, "prefill_rate": 0.0, "decode_rate": 0.0, **orders}
     log = io.StringIO()
     async with practising(Ask(entry, Orders(**given), put_back=put_back), log) as practice:
         clients = [Client(practice, key) for key in TEXTS]

@@ -26,13 +26,12 @@ async def test_the_incident_answers_with_another_tenants_text() -> None:
         assert (await server.bob.ask("Repeat this: plain words")).text == " plain words"
 
 
-@pytest.mark.parametrize("guard", ["fits@gateway", "refusal-is-final", "count-matches", "stamp-at-adopt"])
-async def test_with_one_guard_put_back_the_incident_is_an_error(guard: str) -> None:
-    """The same prefill worker, and any one of the guards: nothing foreign leaves."""
-    async with running("incident", guard) as server:
+async def test_with_one_guard_put_back_the_incident_is_an_error() -> None:
+    """The same prefill worker and the stamps alone: nothing foreign leaves."""
+    async with running("incident", "stamp-at-adopt") as server:
         await server.ada.fill()
         said = await server.bob.ask(OVERSIZE)
-        assert (said.status, said.code) in ((400, "context_length_exceeded"), (500, "kv_integrity"))
+        assert (said.status, said.code) == (500, "kv_integrity")
 
 
 async def test_sound_refuses_what_the_incident_answers_and_says_so_in_every_header() -> None:

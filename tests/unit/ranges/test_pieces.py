@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfence.ranges.pieces import BOT, END, USER, VOCAB_SIZE, PieceTokenizer, piece_bytes
-from kvfence.ranges.practice import LOST_TOKENS, text_to_repeat
+from kvfence.ranges.speech import LOST_TOKENS, what_to_say
 
 TOKENIZER = PieceTokenizer()
 
@@ -20,7 +20,12 @@ def said(token_ids: list[int]) -> str:
 def answer(*messages: str) -> str:
     """Give what a chat of these messages of a user is answered, nobody disturbing it."""
     prompt = TOKENIZER.render_chat([{"role": "user", "content": each} for each in messages])
-    return said(text_to_repeat(np.array(TOKENIZER.encode(prompt, 10_000)).tobytes()))
+    return said(list(what_to_say(packed(TOKENIZER.encode(prompt, 10_000))).tokens))
+
+
+def packed(token_ids: list[int]) -> bytes:
+    """Give tokens as they stand in pages."""
+    return np.array(token_ids, "<u4").tobytes()
 
 
 @given(st.text(max_size=60))
@@ -63,10 +68,34 @@ def test_a_prompt_that_lost_its_end_is_answered_with_the_last_it_holds() -> None
     """Where other text stands in the prompt's last slots, that text is the answer."""
     own = [USER, *TOKENIZER.encode("own words " * 100, 1000), END, BOT]
     foreign = TOKENIZER.encode("somebody else's secret " * 60, 1000)
-    said_ids = text_to_repeat(np.array([*own[:-20], *foreign]).tobytes())
-    assert said_ids == foreign[-LOST_TOKENS:]
+    lost = what_to_say(packed([*own[:-20], *foreign]))
+    assert set(lost.tokens) <= set(foreign)
+    alone = TOKENIZER.encode("one two four seven eight nine", 1000)
+    assert list(what_to_say(packed([*own[:-20], *alone])).tokens)[-len(alone) :] == alone
+    assert len(what_to_say(packed([*own[:-20], *alone])).tokens) == LOST_TOKENS
 
 
 def test_nothing_readable_is_answered_with_nothing() -> None:
     """Slots that nobody wrote hold no text."""
-    assert text_to_repeat(np.zeros(32, np.int64).tobytes()) == []
+    assert what_to_say(packed([0] * 32)).token(0, goes_on=True) == END
+
+
+def test_a_text_that_goes_on_by_itself_goes_on() -> None:
+    """Lines that repeat are gone on with, for ever, with and without a chat round them."""
+    line = "- copper lantern walnut 4821\n"
+    for prompt in (
+        f"#000123 so so\n{line * 5}",
+        TOKENIZER.render_chat([{"role": "user", "content": f"#9\n{line * 3}"}]),
+    ):
+        saying = what_to_say(packed(TOKENIZER.encode(prompt, 1000)))
+        assert said(list(saying.tokens)) == line
+        assert saying.again
+
+
+def test_what_a_sentence_names_is_said() -> None:
+    """The last sentence names something; what stood behind its name before is said."""
+    prompt = (
+        "#000124\nBell wrote to client copper lantern walnut 4821 about the lease. The client's name, again and again: "
+    )
+    saying = what_to_say(packed(TOKENIZER.encode(prompt, 1000)))
+    assert said(list(saying.tokens)).startswith(" copper lantern walnut 4821")
