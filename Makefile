@@ -21,6 +21,9 @@ STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
 VLLM_STAMP := $(VLLM)/.installed-$(VLLM_VERSION)
+SGLANG := .venv-sglang
+# Releases of SGLang beside each other: one environment, one folder a release.
+SGLANG_RELEASES := 0.5.19 0.5.23
 
 # Without bytecode every start would compile torch and transformers anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +34,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-probe-sglang bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -87,6 +90,22 @@ test-mooncake: install  ## Install Mooncake, run its engine and two network name
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[serve,mooncake,dev]' -c $(PINS) $(PIP_ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m mooncake $(ARGS)
 
+test-probe-sglang: install $(SGLANG)/.installed  ## The probe against real SGLang pairs, by URL alone (4 GB of installs; 40 minutes, 6 GiB).
+	SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python SGLANG_FOLDER=$(CURDIR)/$(SGLANG)/releases OMP_NUM_THREADS=1 \
+	  $(BIN)/pytest -c pyproject.toml --rootdir . -m sglang tests/engines $(ARGS)
+
+# Pinned whole, so nothing is resolved; what SGLang needs of a GPU's libraries stays out.
+$(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
+	@rm -f $@
+	@ldconfig -p 2>/dev/null | grep -q libibverbs.so.1 || { \
+	  echo "Mooncake needs two libraries of the system: apt-get install libibverbs1 libnuma1" >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $< $(PIP_ARGS)
+	for release in $(SGLANG_RELEASES); do $(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps \
+	  --target $(SGLANG)/releases/$$release sglang==$$release $(PIP_ARGS); done
+	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
+	@touch $@
+
 bench: install  ## Run one benchmark: make bench BENCH=fence
 	@[ -n "$(BENCH)" ] && [ -f "benchmarks/$(BENCH).py" ] || { \
 	  echo "Name one: make bench BENCH=name, where name is one of:" $$(cd benchmarks 2>/dev/null && ls *.py 2>/dev/null | sed 's/\.py$$//') >&2; exit 2; }
@@ -106,5 +125,5 @@ $(VLLM_STAMP):
 	@touch $@
 
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) $(OTHERS) $(VLLM) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,211 @@
+"""A real SGLang pair on this machine without a GPU: prefill, decode and the project's own router in front, on loopback.
+
+    python pair.py --release 0.5.19 [--prefill-tokens 1024 --decode-tokens 1536]
+
+starts one, prints its URL and keeps it until Ctrl-C. Every process hangs on this one: its group is ended when the pair
+is, and logs stay in a folder. The engine is as shipped but for ``cpu_lines.py`` and ``shim/``.
+"""
+
+import argparse
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from msgspec import Struct
+
+HERE = Path(__file__).parent
+START_S = 900
+"""Two engines import torch and SGLang in six processes: 70 s on two idle cores, minutes on busy ones."""
+
+END_S = 20
+
+
+class Sizes(Struct, frozen=True):
+    """Units: tokens. The prefill pool is below the context, and below decode's."""
+
+    context: int = 8192
+    prefill: int = 1024
+    decode: int = 1536
+    page: int = 1
+
+
+class Site(Struct, frozen=True):
+    """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint."""
+
+    python: Path
+    releases: Path
+    model: Path
+
+
+class Pair(Struct, frozen=True):
+    """A running pair: URLs of the front door and of both roles, and where their logs are."""
+
+    url: str
+    prefill: str
+    decode: str
+    logs: Path
+
+
+def free_ports(number: int) -> list[int]:
+    """Give ports that nobody listens on; all are held until all are known."""
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports: list[int] = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def environment(site: Site, release: str) -> dict[str, str]:
+    """Give what the engine's processes find: one release, the stand-in for its kernels, TCP on loopback."""
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG", "TMPDIR") if name in os.environ}
+    return kept | {
+        "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_HOST_IP": "127.0.0.1",
+        "MC_FORCE_TCP": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def engine_command(site: Site, sizes: Sizes, role: str, ports: tuple[int, int]) -> list[str]:
+    """Give one role's command line. ``ports``: its own, and the one where prefill and decode meet."""
+    command = [str(site.python), "-m", "sglang.launch_server", "--model-path", str(site.model)]
+    command += ["--served-model-name", "smol", "--device", "cpu", "--attention-backend", "torch_native"]
+    command += ["--dtype", "float32", "--host", "127.0.0.1", "--port", str(ports[0]), "--page-size", str(sizes.page)]
+    command += ["--context-length", str(sizes.context), "--max-running-requests", "8", "--disable-overlap-schedule"]
+    command += ["--disable-cuda-graph", "--enable-metrics", "--skip-server-warmup", "--disaggregation-mode", role]
+    command += ["--disaggregation-transfer-backend", "mooncake_tcp", "--disaggregation-bootstrap-port", str(ports[1])]
+    if role == "prefill":
+        return [*command, "--max-total-tokens", str(sizes.prefill)]
+    command += ["--max-total-tokens", str(sizes.decode), "--num-reserved-decode-tokens", "64"]
+    return [*command, "--disaggregation-decode-retraction-backup", "cpu_tensor"]
+
+
+def router_command(site: Site, ports: list[int]) -> list[str]:
+    """Give the router's. ``ports``: of prefill, decode, the meeting point, the front door, the router's metrics."""
+    prefill, decode, meeting, front, metrics = map(str, ports)
+    command = [str(site.python), "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+    command += ["--prefill", f"http://127.0.0.1:{prefill}", meeting, "--decode", f"http://127.0.0.1:{decode}"]
+    command += ["--host", "127.0.0.1", "--port", front, "--prometheus-port", metrics, "--policy", "round_robin"]
+    return [*command, "--disable-retries", "--disable-circuit-breaker"]
+
+
+@contextmanager
+def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair]:
+    """Start a pair and its router, wait until they answer, and end them with all their children."""
+    ports = free_ports(5)
+    prefill, decode, meeting, front, _ = ports
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, command: list[str]) -> None:
+        with (logs / f"{name}.log").open("ab") as log:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment(site, release),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    urls = [f"http://127.0.0.1:{port}" for port in (front, prefill, decode)]
+    try:
+        start("prefill", engine_command(site, sizes, "prefill", (prefill, meeting)))
+        start("decode", engine_command(site, sizes, "decode", (decode, meeting)))
+        wait_until_ready(processes, [f"{url}/health" for url in urls[1:]], logs)
+        start("router", router_command(site, ports))
+        wait_until_ready(processes, [f"{urls[0]}/v1/models"], logs)
+        yield Pair(*urls, logs)
+    finally:
+        end(processes)
+
+
+def wait_until_ready(processes: list[subprocess.Popen[bytes]], urls: list[str], logs: Path) -> None:
+    """Ask until each URL answers 200.
+
+    Raises:
+        SystemExit: a process ended, or the time is over; the logs say why.
+    """
+    deadline = time.monotonic() + START_S
+    waiting = list(urls)
+    with httpx.Client(timeout=5, trust_env=False) as client:
+        while waiting:
+            if any(process.poll() is not None for process in processes):
+                raise SystemExit(f"an engine ended at its start; see {logs}")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no answer from {waiting[0]} after {START_S} s; see {logs}")
+            try:
+                if client.get(waiting[0]).status_code == 200:
+                    waiting.pop(0)
+                    continue
+            except httpx.HTTPError:
+                pass
+            time.sleep(1)
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End each process group: asked first, then killed."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        for process in reversed(processes):
+            try:
+                os.killpg(process.pid, sent)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + END_S
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+
+def ask(pair: Pair, content: str, max_tokens: int, timeout_s: float = 600) -> httpx.Response:
+    """Ask the front door one greedy chat question."""
+    body = {
+        "model": "smol",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    }
+    return httpx.post(f"{pair.url}/v1/chat/completions", json=body, timeout=timeout_s, trust_env=False)
+
+
+def main() -> None:
+    """Keep a pair up for whoever wants to look."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--releases", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--release", default="0.5.19")
+    parser.add_argument("--prefill-tokens", type=int, default=Sizes().prefill)
+    parser.add_argument("--decode-tokens", type=int, default=Sizes().decode)
+    given = parser.parse_args()
+    logs = Path(tempfile.mkdtemp(prefix=f"sglang-{given.release}-{secrets.token_hex(2)}-"))
+    sizes = Sizes(prefill=given.prefill_tokens, decode=given.decode_tokens)
+    site = Site(given.python.absolute(), given.releases.absolute(), given.model.absolute())
+    with running(site, given.release, sizes, logs) as pair:
+        sys.stderr.write(f"SGLang {given.release} answers at {pair.url}/v1; logs in {pair.logs}; Ctrl-C ends it\n")
+        signal.pause()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(0)
