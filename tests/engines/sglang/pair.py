@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 from msgspec import Struct
@@ -27,6 +28,9 @@ START_S = 900
 """Two engines import torch and SGLang in six processes: 70 s on two idle cores, minutes on busy ones."""
 
 END_S = 20
+
+
+OFF = MappingProxyType({"KVFENCE_GUARD": "off"})
 
 
 class Sizes(Struct, frozen=True):
@@ -39,11 +43,15 @@ class Sizes(Struct, frozen=True):
 
 
 class Site(Struct, frozen=True):
-    """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint."""
+    """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint.
+
+    ``guard``: variables of the guard, which is installed there too; off where nothing is said.
+    """
 
     python: Path
     releases: Path
     model: Path
+    guard: Mapping[str, str] = OFF
 
 
 class Pair(Struct, frozen=True):
@@ -69,7 +77,9 @@ def free_ports(number: int) -> list[int]:
 def environment(site: Site, release: str) -> dict[str, str]:
     """Give what the engine's processes find: one release, the stand-in for its kernels, TCP on loopback."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG", "TMPDIR") if name in os.environ}
-    return kept | {
+    return {
+        **kept,
+        **site.guard,
         "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": "127.0.0.1",
@@ -194,10 +204,12 @@ def main() -> None:
     parser.add_argument("--release", default="0.5.19")
     parser.add_argument("--prefill-tokens", type=int, default=Sizes().prefill)
     parser.add_argument("--decode-tokens", type=int, default=Sizes().decode)
+    parser.add_argument("--guard", choices=("off", "observe", "enforce"), default="off")
     given = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix=f"sglang-{given.release}-{secrets.token_hex(2)}-"))
     sizes = Sizes(prefill=given.prefill_tokens, decode=given.decode_tokens)
-    site = Site(given.python.absolute(), given.releases.absolute(), given.model.absolute())
+    guard = {"KVFENCE_GUARD": given.guard, "KVFENCE_GUARD_KEY": secrets.token_hex(32)}
+    site = Site(given.python.absolute(), given.releases.absolute(), given.model.absolute(), guard)
     with running(site, given.release, sizes, logs) as pair:
         sys.stderr.write(f"SGLang {given.release} answers at {pair.url}/v1; logs in {pair.logs}; Ctrl-C ends it\n")
         signal.pause()

@@ -1,0 +1,100 @@
+"""What the two guards of a pair say to each other: the protocol's messages, cut to what an engine lets a plug-in see.
+
+Each travels as two frames, a code and a body, wherever the engine's own messages travel. A body that is not by a
+holder of the key is no message.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.guard.key import Key
+
+VERSION = 1
+"""Raised when a message changes; pairs of different versions are refused by name."""
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """Decode to prefill, once a session: who is there, with which limits.
+
+    Units: tokens. ``layout``: everything by which bytes could mean different things (``layout.py``).
+    """
+
+    version: int
+    sender: Incarnation
+    mode: str
+    layout: str
+    pool_tokens: int
+    context_tokens: int
+
+
+class Welcome(Struct, frozen=True, tag=True):
+    """Prefill's answer to ``Hello``: the same of its own."""
+
+    version: int
+    sender: Incarnation
+    mode: str
+    layout: str
+    pool_tokens: int
+    context_tokens: int
+
+
+class Offer(Struct, frozen=True, tag=True):
+    """Decode to prefill, with the pages: what is expected of this attempt.
+
+    ``room``: the engine's name for the hand-off, which a client may choose; only ``attempt`` is unique.
+    ``prefix_tokens``: of ``num_tokens``, what decode has already.
+    """
+
+    attempt: AttemptId
+    room: int
+    num_tokens: int
+    prefix_tokens: int
+    num_pages: int
+
+
+class Promise(Struct, frozen=True, tag=True):
+    """Prefill to decode, before the engine says that it is done: what was sent.
+
+    ``digest``: over the bytes of all pages, in order, as prefill read them after its last pass.
+    """
+
+    attempt: AttemptId
+    room: int
+    sender: Incarnation
+    num_tokens: int
+    num_pages: int
+    layout: str
+    digest: str
+    pool_tokens: int
+    context_tokens: int
+
+
+class RefusedAtPrefill(Struct, frozen=True, tag=True):
+    """Prefill to every decode that it knows: this room will never be sent. ``message``: the engine's own words."""
+
+    room: int
+    status: int
+    message: str
+
+
+Message = Hello | Welcome | Offer | Promise | RefusedAtPrefill
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Message)
+
+
+def seal(key: Key, message: Message) -> tuple[bytes, bytes]:
+    """Give the code and the body of a message."""
+    body = _ENCODER.encode(message)
+    return key.mac(body), body
+
+
+def unseal(key: Key, mac: bytes, body: bytes) -> Message | None:
+    """Give the message; None where the code is not by the key or the body is none."""
+    if not key.holds(body, mac):
+        return None
+    try:
+        return _DECODER.decode(body)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,119 @@
+"""What the guard remembers at decode: what was reserved for each room, what prefill promised, what is refused or held.
+
+The engine's scheduler and its reader of messages come here. All is bounded by what the engine holds open, and refusals
+of rooms not yet seen by ``REFUSALS_MAX``.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.guard.handoff import Expected, Verdict, verify
+from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill
+from kvfence.guard.sglang.memory import PageMemory, Pages
+
+REFUSALS_MAX = 4096
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request ends, as its client is told."""
+
+    message: str
+    status: int
+
+
+class _Reserved(Struct):
+    """One room: what was reserved, and what came. ``num_tokens``: with what decode has already."""
+
+    num_tokens: int
+    offer: Offer | None = None
+    pages: Pages | None = None
+    promise: Promise | None = None
+    verdict: Verdict | None = None
+
+
+class DecodeState:
+    """One decode rank's memory of hand-offs."""
+
+    def __init__(self, memory: PageMemory, pool_tokens: int, context_tokens: int, mode: str) -> None:
+        self.incarnation: Incarnation = new_incarnation()
+        self._memory = memory
+        self._hello = Hello(VERSION, self.incarnation, mode, memory.layout, pool_tokens, context_tokens)
+        self._lock = threading.Lock()
+        self._counter = 0
+        self._rooms: dict[int, _Reserved] = {}
+        self._refused: OrderedDict[int, Refusal] = OrderedDict()
+        self.held: dict[int, Callable[[], None]] = {}
+
+    @property
+    def hello(self) -> Hello:
+        """Give what a prefill is told of this decode."""
+        return self._hello
+
+    def reserve(self, room: int, num_tokens: int) -> None:
+        """Note what the engine reserves for a room."""
+        with self._lock:
+            self._rooms[room] = _Reserved(num_tokens)
+
+    def offer(self, room: int, pages: Pages, prefix_tokens: int) -> Offer | None:
+        """Mint an attempt for pages that are being offered; None for a room that reserved nothing."""
+        with self._lock:
+            reserved = self._rooms.get(room)
+            if reserved is None:
+                return None
+            self._counter += 1
+            attempt = AttemptId(self.incarnation, self._counter)
+            reserved.offer = Offer(attempt, room, reserved.num_tokens, prefix_tokens, len(pages))
+            reserved.pages = np.array(pages, copy=True)
+            return reserved.offer
+
+    def note_promise(self, promise: Promise) -> None:
+        """Remember what prefill says it sent; the last word counts, and only of a room that is open."""
+        with self._lock:
+            reserved = self._rooms.get(promise.room)
+            if reserved is not None:
+                reserved.promise = promise
+
+    def note_refused(self, refused: RefusedAtPrefill) -> None:
+        """Remember prefill's refusal, also of a room that has not come here yet."""
+        self.refuse(refused.room, Refusal(refused.message, refused.status))
+
+    def refuse(self, room: int, refusal: Refusal) -> None:
+        """Remember why a room ends."""
+        with self._lock:
+            self._refused[room] = refusal
+            while len(self._refused) > REFUSALS_MAX:
+                self._refused.popitem(last=False)
+
+    def refusal(self, room: int | None) -> Refusal | None:
+        """Give why a room was refused; None where it was not."""
+        return self._refused.get(room) if room is not None else None
+
+    def judge(self, room: int, *, enforced: bool) -> tuple[Verdict, bool] | None:
+        """Compare what landed with what was promised and offered, once a room; None for a room that offered nothing.
+
+        The second answer: is this the first time?
+        """
+        reserved = self._rooms.get(room)
+        if reserved is None or reserved.offer is None or reserved.pages is None:
+            return None
+        if reserved.verdict is not None:
+            return reserved.verdict, False
+        expected = Expected(reserved.offer.attempt, reserved.num_tokens, reserved.offer.num_pages, self._memory.layout)
+        pages = reserved.pages
+        reserved.verdict = verify(expected, reserved.promise, lambda: self._memory.digest_of(pages), enforced=enforced)
+        return reserved.verdict, True
+
+    def num_pages(self, room: int) -> int:
+        """Give how many pages a room was offered."""
+        reserved = self._rooms.get(room)
+        return len(reserved.pages) if reserved is not None and reserved.pages is not None else 0
+
+    def forget(self, room: int) -> None:
+        """The engine is done with a room; its refusal stays for who asks late."""
+        with self._lock:
+            self._rooms.pop(room, None)

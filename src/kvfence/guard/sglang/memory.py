@@ -1,0 +1,74 @@
+"""The bytes behind SGLang's page indices: every buffer that a hand-off moves, and one digest over a request's pages.
+
+Host memory only: the engine names its buffers by address. A buffer kind that is not covered is refused at the start.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from kvfence.core.errors import SettingsError
+
+Pages = npt.NDArray[np.int32]
+
+
+class Digest:
+    """A digest over pages as they are sent, chunk by chunk; equal for the same pages in other chunks."""
+
+    def __init__(self, memory: "PageMemory") -> None:
+        self._memory = memory
+        self._parts = [xxhash.xxh3_128() for _ in memory.buffers]
+        self.num_pages = 0
+
+    def add(self, pages: Pages) -> None:
+        """Read more pages, in the request's order."""
+        for part, buffer in zip(self._parts, self._memory.buffers, strict=True):
+            part.update(np.ascontiguousarray(buffer[pages]).data)
+        self.num_pages += len(pages)
+
+    def hex(self) -> str:
+        """Give the digest of all pages so far."""
+        whole = xxhash.xxh3_128()
+        for part in self._parts:
+            whole.update(part.digest())
+        return whole.hexdigest()
+
+
+class PageMemory:
+    """One role's buffers.
+
+    Shapes:
+        buffers: one per layer and per key or value, drafts included: [pages, bytes of one page].
+    """
+
+    def __init__(self, kv_args: Any) -> None:
+        states = [str(kind) for kind in getattr(kv_args, "state_types", None) or ()]
+        if states:
+            raise SettingsError([f"pages of the kinds {', '.join(states)} are not covered by the guard"])
+        self.buffers = [
+            _rows(address, length, item)
+            for address, length, item in zip(
+                kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True
+            )
+        ]
+        items = sorted(set(kv_args.kv_item_lens))
+        self.layout = (
+            f"{len(self.buffers)} buffers of {'+'.join(map(str, items))} bytes a page of {kv_args.page_size}, "
+            f"{kv_args.kv_cache_dtype_str}, xxh3_128"
+        )
+        self.page_size = int(kv_args.page_size)
+
+    def digest_of(self, pages: Pages) -> str:
+        """Digest pages as they are now."""
+        digest = Digest(self)
+        digest.add(pages)
+        return digest.hex()
+
+
+def _rows(address: int, length: int, item: int) -> npt.NDArray[np.uint8]:
+    raw = memoryview((ctypes.c_uint8 * length).from_address(address))
+    rows: npt.NDArray[np.uint8] = np.frombuffer(raw, dtype=np.uint8)[: length // item * item].reshape(-1, item)
+    return rows

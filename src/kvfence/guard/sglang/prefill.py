@@ -1,0 +1,115 @@
+"""What the guard remembers at prefill: which decodes have one, what each attempt expects, what has been sent of it.
+
+Two threads come here: the engine's scheduler, which sends pages, and its reader of messages. All is bounded.
+"""
+
+import threading
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from kvfence.core.ids import Incarnation, new_incarnation
+from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Welcome
+from kvfence.guard.sglang.memory import Digest, PageMemory, Pages
+
+REFUSALS_MAX = 4096
+"""Refused rooms that are remembered, so that a decode which asks late is told too; the oldest is forgotten."""
+
+Endpoint = tuple[str, int]
+
+
+class Peer(Struct, frozen=True):
+    """A decode that has a guard, and where it reads."""
+
+    hello: Hello
+    endpoint: Endpoint
+
+
+class _Sending(Struct):
+    """One room: who expects it, and what has been sent. ``num_tokens``: known with the last chunk."""
+
+    offers: dict[Endpoint, Offer]
+    digest: Digest
+    num_tokens: int = 0
+
+
+class PrefillState:
+    """One prefill rank's memory of hand-offs."""
+
+    def __init__(self, memory: PageMemory, pool_tokens: int, context_tokens: int, mode: str) -> None:
+        self.incarnation: Incarnation = new_incarnation()
+        self._memory = memory
+        self._pool_tokens, self._context_tokens, self._mode = pool_tokens, context_tokens, mode
+        self._lock = threading.Lock()
+        self._peers: dict[str, Peer] = {}
+        self._rooms: dict[int, _Sending] = {}
+        self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
+
+    # ---- what decode says ----
+
+    def meet(self, session: str, hello: Hello, endpoint: Endpoint) -> Welcome:
+        """Remember a decode's session; give the answer."""
+        with self._lock:
+            self._peers[session] = Peer(hello, endpoint)
+        return Welcome(
+            VERSION, self.incarnation, self._mode, self._memory.layout, self._pool_tokens, self._context_tokens
+        )
+
+    def expect(self, offer: Offer, endpoint: Endpoint) -> RefusedAtPrefill | None:
+        """Remember what one decode expects of a room; give the refusal where there is one already."""
+        with self._lock:
+            refused = self._refused.get(offer.room)
+            if refused is None:
+                sending = self._rooms.setdefault(offer.room, _Sending({}, Digest(self._memory)))
+                sending.offers[endpoint] = offer
+            return refused
+
+    # ---- what the engine does ----
+
+    def refuse(self, refused: RefusedAtPrefill) -> list[Endpoint]:
+        """Remember that a room is refused; give every decode that may wait for it."""
+        with self._lock:
+            self._refused[refused.room] = refused
+            while len(self._refused) > REFUSALS_MAX:
+                self._refused.popitem(last=False)
+            self._rooms.pop(refused.room, None)
+            return [peer.endpoint for peer in self._peers.values()]
+
+    def is_expected(self, room: int) -> bool:
+        """Has a decode with a guard asked for this room?"""
+        return room in self._rooms
+
+    def note_tokens(self, room: int, num_tokens: int) -> None:
+        """Note how many tokens of the prompt have pages, with the last chunk."""
+        sending = self._rooms.get(room)
+        if sending is not None:
+            sending.num_tokens = num_tokens
+
+    def note_pages(self, room: int, pages: Pages) -> None:
+        """Read pages that are about to be sent; their last pass has ended."""
+        sending = self._rooms.get(room)
+        if sending is not None:
+            sending.digest.add(pages)
+
+    def promise(self, room: int, endpoint: Endpoint) -> Promise | None:
+        """Say what was sent of a room to one decode; None where that decode has no guard."""
+        sending = self._rooms.get(room)
+        offer = sending.offers.get(endpoint) if sending is not None else None
+        if sending is None or offer is None:
+            return None
+        return Promise(
+            attempt=offer.attempt,
+            room=room,
+            sender=self.incarnation,
+            num_tokens=sending.num_tokens,
+            num_pages=sending.digest.num_pages,
+            layout=self._memory.layout,
+            digest=sending.digest.hex(),
+            pool_tokens=self._pool_tokens,
+            context_tokens=self._context_tokens,
+        )
+
+    def forget(self, room: int) -> None:
+        """The engine is done with a room."""
+        with self._lock:
+            self._rooms.pop(room, None)

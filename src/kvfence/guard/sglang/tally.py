@@ -1,0 +1,45 @@
+"""What the guard decided, counted where SGLang's own metrics are, and one log line for each refusal.
+
+No prompt, token id or key is in either.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from prometheus_client import Counter, Gauge
+
+from kvfence.guard.messages import VERSION
+from kvfence.guard.settings import GuardSettings
+from kvfence.protocol.guards import Decision
+
+logger = logging.getLogger("kvfence.guard")
+
+
+class Tally:
+    """One process's counts."""
+
+    def __init__(self, settings: GuardSettings, role: str) -> None:
+        self._role = role
+        self._decisions = Counter("kvfence:guard_decisions", "What each guard answered.", ["role", "guard", "answer"])
+        self._held = Gauge("kvfence:guard_quarantined_pages", "Pages kept from re-use until a proof.", ["role"])
+        active = Gauge(
+            "kvfence:guard_active",
+            "1: the guard is on.",
+            ["role", "mode", "key_id", "version"],
+            multiprocess_mode="max",
+        )
+        active.labels(role, settings.mode, settings.key.id, str(VERSION)).set(1)
+
+    def note(self, decisions: Iterable[Decision]) -> None:
+        """Count decisions."""
+        for decision in decisions:
+            self._decisions.labels(self._role, decision.guard, decision.answer).inc()
+
+    def refuse(self, room: int, guard: str, reason: str, *, enforced: bool) -> None:
+        """Say that one hand-off was refused, or would have been."""
+        word = "refused" if enforced else "would refuse"
+        logger.warning("kvfence %s room=%s guard=%s: %s", word, room, guard, reason)
+
+    def hold(self, num_pages: int) -> None:
+        """Say how many pages more are in quarantine."""
+        self._held.labels(self._role).inc(num_pages)
