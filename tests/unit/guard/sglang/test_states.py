@@ -1,0 +1,169 @@
+"""Prefill's and decode's memory of hand-offs, over real bytes and without an engine."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kvfence.core.errors import SettingsError
+from kvfence.guard.messages import RefusedAtPrefill
+from kvfence.guard.sglang.decode import DecodeState, Refusal
+from kvfence.guard.sglang.memory import PageMemory
+from kvfence.guard.sglang.prefill import REFUSALS_MAX, PrefillState
+
+PAGES, ITEM, BUFFERS = 16, 32, 4
+ROOM, ENDPOINT = 77, ("127.0.0.1", 4000)
+
+
+class Side:
+    """One role's buffers, which the guard reads by address as it does the engine's."""
+
+    def __init__(self, seed: int, item: int = ITEM) -> None:
+        rng = np.random.default_rng(seed)
+        self.raw = [rng.integers(0, 256, PAGES * item, dtype=np.uint8) for _ in range(BUFFERS)]
+        self.args = SimpleNamespace(
+            state_types=[],
+            kv_data_ptrs=[raw.ctypes.data_as(ctypes.c_void_p).value for raw in self.raw],
+            kv_data_lens=[raw.nbytes for raw in self.raw],
+            kv_item_lens=[item] * BUFFERS,
+            kv_cache_dtype_str="torch.float32",
+            page_size=4,
+        )
+        self.memory = PageMemory(self.args)
+
+    def copy_to(self, other: "Side", source: np.ndarray, target: np.ndarray) -> None:
+        """Move pages as a transfer does."""
+        for mine, theirs in zip(self.raw, other.raw, strict=True):
+            theirs.reshape(PAGES, ITEM)[target] = mine.reshape(PAGES, ITEM)[source]
+
+
+@pytest.fixture
+def pair() -> tuple[Side, PrefillState, Side, DecodeState]:
+    """Two roles with the same layout and other bytes."""
+    prefill, decode = Side(1), Side(2)
+    return (
+        prefill,
+        PrefillState(prefill.memory, 64, 64, "enforce"),
+        decode,
+        DecodeState(decode.memory, 64, 64, "enforce"),
+    )
+
+
+SOURCE, TARGET = np.array([3, 9, 4], dtype=np.int32), np.array([7, 0, 12], dtype=np.int32)
+
+
+def hand_off(pair: tuple[Side, PrefillState, Side, DecodeState], sent: np.ndarray, num_tokens: int = 12) -> None:
+    """Reserve, offer, send in two chunks, promise."""
+    source, prefill, target, decode = pair
+    decode.reserve(ROOM, 12)
+    offer = decode.offer(ROOM, TARGET, 0)
+    assert offer is not None
+    assert prefill.expect(offer, ENDPOINT) is None
+    for chunk in (sent[:1], sent[1:]):
+        prefill.note_pages(ROOM, chunk)
+    source.copy_to(target, sent, TARGET[: len(sent)])
+    prefill.note_tokens(ROOM, num_tokens)
+    promise = prefill.promise(ROOM, ENDPOINT)
+    assert promise is not None
+    decode.note_promise(promise)
+
+
+def test_an_honest_hand_off_is_adopted(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """Pages that were sent in chunks have the digest that decode finds in one piece; it is judged once."""
+    hand_off(pair, SOURCE)
+    judged = pair[3].judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].holds
+    assert judged[1]
+    again = pair[3].judge(ROOM, enforced=True)
+    assert again == (judged[0], False)
+
+
+def test_a_placeholder_is_refused_by_its_count(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """One token in one page, where three pages are reserved, is the incident; it is not adopted."""
+    hand_off(pair, SOURCE[:1], num_tokens=1)
+    judged = pair[3].judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].decisions[-1].guard == "count-matches"
+    assert "1 tokens in 1 pages" in judged[0].reason
+
+
+def test_a_page_that_changed_on_the_way_is_refused_by_its_digest(
+    pair: tuple[Side, PrefillState, Side, DecodeState],
+) -> None:
+    """A byte that is not what prefill read is found."""
+    hand_off(pair, SOURCE)
+    pair[2].raw[2].reshape(PAGES, ITEM)[12, 5] ^= 1
+    judged = pair[3].judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].decisions[-1].guard == "digest-matches"
+
+
+def test_without_a_promise_nothing_is_adopted(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """A prefill without a guard, or a promise of another room, leaves the pages unproven."""
+    decode = pair[3]
+    decode.reserve(ROOM, 12)
+    decode.offer(ROOM, TARGET, 0)
+    judged = decode.judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].decisions[-1].guard == "stamp-at-adopt"
+
+
+def test_a_promise_of_an_earlier_attempt_in_the_same_room_is_refused(
+    pair: tuple[Side, PrefillState, Side, DecodeState],
+) -> None:
+    """A room that a client uses twice has two attempts, and the first one's promise is not the second's."""
+    hand_off(pair, SOURCE)
+    prefill, decode = pair[1], pair[3]
+    promise = prefill.promise(ROOM, ENDPOINT)
+    assert promise is not None
+    decode.forget(ROOM)
+    decode.reserve(ROOM, 12)
+    decode.offer(ROOM, TARGET, 0)
+    decode.note_promise(promise)
+    judged = decode.judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].decisions[-1].guard == "attempt-is-current"
+
+
+def test_a_refused_room_is_told_to_who_asks_late(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """A decode that offers pages for a room that prefill has refused hears so at once."""
+    _, prefill, _, decode = pair
+    refused = RefusedAtPrefill(ROOM, 400, "too long")
+    assert prefill.refuse(refused) == []
+    decode.reserve(ROOM, 12)
+    offer = decode.offer(ROOM, TARGET, 0)
+    assert offer is not None
+    assert prefill.expect(offer, ENDPOINT) == refused
+    decode.note_refused(refused)
+    assert decode.refusal(ROOM) == Refusal("too long", 400)
+
+
+def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """A refusal goes to all that have said hello, since the room's own decode may not have asked yet."""
+    _, prefill, _, decode = pair
+    prefill.meet("session", decode.hello, ENDPOINT)
+    assert prefill.refuse(RefusedAtPrefill(ROOM, 400, "too long")) == [ENDPOINT]
+
+
+def test_remembered_refusals_are_bounded(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """A client that sends refused prompts for ever fills no memory; the oldest is forgotten."""
+    decode = pair[3]
+    for room in range(REFUSALS_MAX + 10):
+        decode.refuse(room, Refusal("too long", 400))
+    assert decode.refusal(0) is None
+    assert decode.refusal(REFUSALS_MAX + 9) is not None
+
+
+def test_a_kind_of_page_that_is_not_covered_does_not_start() -> None:
+    """State that the digest would leave out is an error at the start, by its name."""
+    args = Side(3).args
+    args.state_types = ["MAMBA"]
+    with pytest.raises(SettingsError, match="MAMBA"):
+        PageMemory(args)
+
+
+def test_another_layout_has_another_name() -> None:
+    """What the pair compares differs where a page's bytes do."""
+    assert Side(1).memory.layout != Side(1, item=64).memory.layout
