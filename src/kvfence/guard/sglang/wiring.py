@@ -102,16 +102,19 @@ class Wiring:
         refused = RefusedAtPrefill(room, status, str(refusal.message))
         for endpoint in self._prefill.refuse(refused):
             self._send(endpoint, refused)
-        req.finished_reason = refusal
-        queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
+        retire = getattr(queue.scheduler, "retire_unadmitted_request", None)
+        if retire is not None:  # from 0.5.21 on the engine ends such a request itself, and tells nobody
+            retire(req)
+        else:
+            req.finished_reason = refusal
+            queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
 
     def chunk_sent(self, _scheduler: Any, req: Any, *given: Any, **named: Any) -> None:
         """Note how much of the prompt has pages once the last chunk goes."""
         last = named.get("last_chunk", given[0] if given else False)
         if self._prefill is not None and last and req.bootstrap_room is not None:
-            end = min(req.extend_range.end, len(req.origin_input_ids))
-            self._prefill.note_tokens(int(req.bootstrap_room), end)
+            self._prefill.note_tokens(int(req.bootstrap_room), min(_end_of_pages(req), len(req.origin_input_ids)))
 
     def pages_sent(self, original: Any, manager: Any, room: int, pages: Pages, *given: Any, **named: Any) -> Any:
         """Digest pages before they are posted; to a decode without a guard nothing is sent in ``enforce``."""
@@ -260,6 +263,12 @@ class Wiring:
         self.tally.hold(decode.num_pages(int(room)))
         decode.held[int(room)] = lambda: original(req, *given, **named)
         return None
+
+
+def _end_of_pages(req: Any) -> int:
+    """Give how many tokens of a prompt have pages: 0.5.22 has renamed where it says so."""
+    renamed = getattr(req, "extend_end", None)
+    return int(req.extend_range.end if renamed is None else renamed)
 
 
 def _poll(name: str) -> Any:
