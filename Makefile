@@ -24,6 +24,8 @@ VLLM_STAMP := $(VLLM)/.installed-$(VLLM_VERSION)
 SGLANG := .venv-sglang
 # Releases of SGLang beside each other: one environment, one folder a release.
 SGLANG_RELEASES := 0.5.19 0.5.23
+RELEASE := 0.5.19
+WITH_SGLANG = SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python SGLANG_FOLDER=$(CURDIR)/$(SGLANG)/releases SGLANG_RELEASE=$(RELEASE) OMP_NUM_THREADS=1
 
 # Without bytecode every start would compile torch and transformers anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +36,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-probe-sglang bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-sglang test-probe-sglang bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -90,9 +92,11 @@ test-mooncake: install  ## Install Mooncake, run its engine and two network name
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[serve,mooncake,dev]' -c $(PINS) $(PIP_ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m mooncake $(ARGS)
 
-test-probe-sglang: install $(SGLANG)/.installed  ## The probe against real SGLang pairs, by URL alone (4 GB of installs; 40 minutes, 6 GiB).
-	SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python SGLANG_FOLDER=$(CURDIR)/$(SGLANG)/releases OMP_NUM_THREADS=1 \
-	  $(BIN)/pytest -c pyproject.toml --rootdir . -m sglang tests/engines $(ARGS)
+test-sglang: install $(SGLANG)/.installed  ## The guard in a real SGLang pair (RELEASE=0.5.19; 4 GB of installs, 6 GiB).
+	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini test_stock.py test_guard.py $(ARGS)
+
+test-probe-sglang: install $(SGLANG)/.installed  ## The probe against a real SGLang pair, by URL alone (RELEASE=0.5.19).
+	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini test_probe.py $(ARGS)
 
 # Pinned whole, so nothing is resolved; what SGLang needs of a GPU's libraries stays out.
 $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
@@ -103,6 +107,7 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $< $(PIP_ARGS)
 	for release in $(SGLANG_RELEASES); do $(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps \
 	  --target $(SGLANG)/releases/$$release sglang==$$release $(PIP_ARGS); done
+	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . $(PIP_ARGS)
 	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
 	@touch $@
 

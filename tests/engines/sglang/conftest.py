@@ -1,0 +1,42 @@
+"""Real SGLang pairs, one at a time: a pair takes minutes to start and 5 GiB, so that a module's cases share one."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from pair import OFF, Pair, Site, Sizes, running
+
+from kvfence.models.bundled import embedded_model
+
+RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
+
+Running = Callable[..., AbstractContextManager[Pair]]
+
+
+@pytest.fixture(scope="session")
+def site() -> Site:
+    """Where ``make`` has put the engine."""
+    python, folder = os.environ.get("SGLANG_PYTHON"), os.environ.get("SGLANG_FOLDER")
+    if not python or not folder:
+        pytest.fail("run these by make test-sglang or make test-probe-sglang: they make the engine's environment")
+    return Site(Path(python), Path(folder), embedded_model())
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
+    """A pair with the guard on both roles, enforcing."""
+    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": secrets.token_hex(32)}
+    logs = tmp_path_factory.mktemp("guarded")
+    with running(replace(site, guard=guard), RELEASE, Sizes(), logs) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
+    """A pair as shipped."""
+    with running(replace(site, guard=OFF), RELEASE, Sizes(), tmp_path_factory.mktemp("stock")) as pair:
+        yield pair
