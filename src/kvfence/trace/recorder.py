@@ -16,9 +16,11 @@ import msgspec
 from kvfence.protocol.events import Event
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.step import Node, Step, step
-from kvfence.trace.record import SCHEMA, TraceHeader, TraceStep, summary_of
+from kvfence.trace.record import SCHEMA, TraceEnd, TraceHeader, TraceStep, sealed_line, start_of
 
 FLUSH_BYTES = 1 << 16
+SUM_BYTES_MAX = 20
+"""What a line's sum and its end add to it."""
 
 
 class Recorder:
@@ -33,7 +35,7 @@ class Recorder:
         """Write the header."""
         if self._sink is not None:
             absent, observed = tuple(sorted(rules.absent)), tuple(sorted(rules.observed))
-            self._sink.begin(TraceHeader(SCHEMA, role, node.lives.incarnation, absent, summary_of(node), observed))
+            self._sink.begin(TraceHeader(SCHEMA, role, node.lives.incarnation, absent, start_of(node), observed))
 
     def step(self, rules: Rules, node: Node, event: Event) -> Step:
         """Step the node and record what came of it."""
@@ -54,8 +56,9 @@ class Recorder:
             self._sink.flush()
 
     def close(self) -> None:
-        """Flush and close the sink."""
+        """Say that this was all, and close the sink."""
         if self._sink is not None:
+            self._sink.end(self._n)
             self._sink.close()
 
 
@@ -70,6 +73,7 @@ class TraceFile:
         self._bytes_max = bytes_max
         self._encoder = msgspec.json.Encoder()
         self._header = b""
+        self._sum = self._header_sum = 0
         self._pending: list[bytes] = []
         self._num_pending = 0
         self._written = 0
@@ -82,23 +86,28 @@ class TraceFile:
 
     def begin(self, header: TraceHeader) -> None:
         """Write the header, and again at the start of each later file."""
-        self._header = self._encoder.encode(header) + b"\n"
-        self._append(self._header)
+        self._header, self._header_sum = sealed_line(self._encoder.encode(header), 0)
+        self._write(self._header)
+        self._sum, self._written = self._header_sum, len(self._header)
 
-    def write(self, line: TraceStep) -> None:
-        """Add one step."""
-        self._append(self._encoder.encode(line) + b"\n")
-
-    def _append(self, line: bytes) -> None:
+    def write(self, line: TraceStep | TraceEnd) -> None:
+        """Add one step, or the end."""
         if self.broken:
             return
-        if self._written + len(line) > self._bytes_max and self._written > len(self._header):
+        body = self._encoder.encode(line)
+        if self._written + len(body) + SUM_BYTES_MAX > self._bytes_max and self._written > len(self._header):
             self._rotate()
-        self._pending.append(line)
-        self._num_pending += len(line)
-        self._written += len(line)
+        sealed, self._sum = sealed_line(body, self._sum)
+        self._pending.append(sealed)
+        self._num_pending += len(sealed)
+        self._written += len(sealed)
         if self._num_pending >= FLUSH_BYTES:
             self.flush()
+
+    def end(self, n: int) -> None:
+        """Say that step ``n`` was the last, where anything was begun."""
+        if self._header:
+            self.write(TraceEnd(n))
 
     def _rotate(self) -> None:
         self.flush()
@@ -110,7 +119,7 @@ class TraceFile:
             return
         self._file.close()
         self._file = fresh
-        self._written = len(self._header)
+        self._written, self._sum = len(self._header), self._header_sum
         self._write(self._header)
 
     def flush(self) -> None:
