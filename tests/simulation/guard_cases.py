@@ -7,10 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.errors import KvfenceError
-from kvfence.driver.loop import Rewrite
+from kvfence.driver.loop import Rewrite, Stepper
 from kvfence.driver.mutants import placeholder_on_refusal
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
+from kvfence.protocol.step import step
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.campaign import WIDE
 from kvfence.sim.faults import Faults
@@ -110,8 +111,11 @@ SHARED: dict[str, Case] = {
 
 def play(case: Case, rules: Rules, seed: int) -> World:
     """One run of a case, to its end or to the event that was refused."""
-    if case.play is not None:
-        return case.play(rules)
+    return case.play(rules) if case.play is not None else finish(world_of_case(case, rules, seed))
+
+
+def world_of_case(case: Case, rules: Rules, seed: int, stepper: Stepper = step) -> World:
+    """Build the world of a case."""
     rewrites = tuple(make(case.capacity) for make in case.rewrites)
     setup = Setup(
         rules,
@@ -124,7 +128,7 @@ def play(case: Case, rules: Rules, seed: int) -> World:
         prefix_reuse=case.reuse,
     )
     requests = draw_requests(Random(seed), 8, 24)
-    return finish(World(setup, draw_families(Random(seed), requests) if case.reuse else requests))
+    return World(setup, draw_families(Random(seed), requests) if case.reuse else requests, stepper)
 
 
 def finish(world: World) -> World:
