@@ -1,8 +1,8 @@
 """The part of a node that one step touched: properties that hold entry by entry are asked there, and cost no more.
 
 A property of a node costs the node's size, and a step changes a few entries of it. Asked of the touched entries alone,
-before and after, it says the same wherever it held before the step. What a step touched is read from what it names;
-``unnamed_change`` shows whether it changed anything that it did not name.
+before and after, it says the same wherever it held before the step. What a step touched is read from what it names
+(``named``); what it changed, of all (``changed``).
 
 Not for: sums over all entries (``WHOLE``), which are asked of whole nodes now and then. Read ``properties.py`` first.
 """
@@ -112,16 +112,10 @@ def _of_command(command: Command) -> Iterable[AttemptId]:
     return getattr(command, "attempts", ()) if attempt is None else (attempt,)
 
 
-def unnamed_change(
-    before: Mapping[AttemptId, object], after: Mapping[AttemptId, object], known: set[AttemptId]
-) -> bool:
-    """Is any entry of two tables another one, but for those known to have been touched?
-
-    Entries never change, and a new one is never the same object: so this finds every change.
-    """
-    return any(
-        after.get(attempt) is not entry for attempt, entry in before.items() if attempt not in known
-    ) or not known.issuperset(after.keys() - before.keys())
+def changed(before: Mapping[AttemptId, object], after: Mapping[AttemptId, object]) -> set[AttemptId]:
+    """Give the attempts of which two tables hold different entries: entries never change, so another is another one."""
+    new = {attempt for attempt, entry in after.items() if before.get(attempt) is not entry}
+    return new.union(before.keys() - after.keys())
 
 
 # ---- the part ----------------------------------------------------------------------------------------------------
