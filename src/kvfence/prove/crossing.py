@@ -1,20 +1,19 @@
 """Several traces of one run held against each other: what was received was sent, what was delivered was let out.
 
 Sound against loss, repetition and delay, which are no faults of a trace: only that nobody received what nobody sent.
+Floors are left out: they travel with heartbeats, and no step sends them.
 Units: 8 bytes for each message sent and 16 for each received, whatever they hold; compared share by share.
 """
 
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from hashlib import blake2b
 
-import msgspec
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId
 from kvfence.protocol.commands import FIRST_TOKEN, Command, Emit, Send
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import Event, Received, TokensArrived
+from kvfence.protocol.messages import Floor
 from kvfence.protocol.step import Node
 
 SHARES = 64
@@ -22,6 +21,7 @@ SHARES = 64
 
 _STEP_BITS, _TRACE_BITS = 44, 10
 TRACES_MAX = 1 << _TRACE_BITS
+_ALL_BITS = (1 << 64) - 1
 
 
 class Unsent(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Unsent(Struct, frozen=True):
 
 
 class Crossing:
-    """What was sent and received between the lives whose traces are at hand, kept as digests.
+    """What was sent and received between the lives whose traces are at hand, kept as hashes.
 
     Holds: ``num_elsewhere``, messages received from lives whose traces are not at hand.
     """
@@ -40,7 +40,6 @@ class Crossing:
     def __init__(self, lives: Sequence[str]) -> None:
         self.num_elsewhere = 0
         self._numbers = {life: number for number, life in enumerate(lives)}
-        self._encode = msgspec.msgpack.Encoder().encode
         self._sent = [array("Q") for _ in range(SHARES)]
         self._received = [array("Q") for _ in range(SHARES)]
         self._where = [array("Q") for _ in range(SHARES)]
@@ -50,26 +49,23 @@ class Crossing:
         for command in commands:
             if isinstance(command, Send):
                 if command.to in self._numbers:
-                    self._send((before.lives.incarnation, command.to, command.message))
+                    self._send(before.lives.incarnation, command.to, command.message)
             elif isinstance(command, Emit) and isinstance(before, DecodeNode):
                 for attempt in command.attempts:
                     index = 0 if command.id == FIRST_TOKEN else before.handoffs[attempt].num_emitted
-                    self._send((before.lives.incarnation, attempt, index))
+                    self._send(before.lives.incarnation, attempt, index)
         for sender, what in _heard(event):
             source = self._numbers.get(sender)
             if source is None:
                 self.num_elsewhere += 1
                 continue
-            digest = self._digest(what)
+            digest = hash(what) & _ALL_BITS
             self._received[digest % SHARES].append(digest)
             self._where[digest % SHARES].append((source << _STEP_BITS | number) << _TRACE_BITS | trace)
 
-    def _send(self, what: tuple[object, ...]) -> None:
-        digest = self._digest(what)
+    def _send(self, *what: object) -> None:
+        digest = hash(what) & _ALL_BITS
         self._sent[digest % SHARES].append(digest)
-
-    def _digest(self, what: tuple[object, ...]) -> int:
-        return int.from_bytes(blake2b(self._encode(what), digest_size=8).digest(), "little")
 
     def unsent(self, complete: Collection[int]) -> tuple[dict[int, Unsent], int]:
         """Give, by receiver, the first that nobody sent, and how many were compared.
@@ -93,11 +89,7 @@ class Crossing:
 
 def _heard(event: Event) -> Iterator[tuple[str, tuple[object, ...]]]:
     match event:
-        case Received(envelope=envelope):
+        case Received(envelope=envelope) if not isinstance(envelope.message, Floor):
             yield envelope.sender, (envelope.sender, envelope.receiver, envelope.message)
         case TokensArrived(sender=sender, attempt=attempt, first_index=first, num_tokens=num_tokens):
-            yield from ((sender, _token(sender, attempt, index)) for index in range(first, first + num_tokens))
-
-
-def _token(sender: str, attempt: AttemptId, index: int) -> tuple[object, ...]:
-    return (sender, attempt, index)
+            yield from ((sender, (sender, attempt, index)) for index in range(first, first + num_tokens))

@@ -14,7 +14,8 @@ from kvfence.core.pages import PageState
 from kvfence.driver.ledger import ListLedger
 from kvfence.protocol.commands import Move
 from kvfence.protocol.gateway import GatewayNode
-from kvfence.protocol.properties import OF_NODES, SOMETIMES, Taken, broken_by, held_lots
+from kvfence.protocol.properties import OF_NODES, Taken, broken_by, held_lots
+from kvfence.protocol.relevance import kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.touched import broken_in_part, changed, named
 from kvfence.prove.allowed import allowed_instead
@@ -55,7 +56,7 @@ class Follower:
         self.at_ns = -1
         self.broken: dict[str, int] = {}
         self.decisions: dict[tuple[str, str, str], int] = {}
-        self._unreached = list(SOMETIMES)
+        self._reached: set[str] = set()
         self._number = number
         self._crossing = crossing
         self._ledger = _ledger_of(self.node)
@@ -88,8 +89,7 @@ class Follower:
     @property
     def reached(self) -> tuple[str, ...]:
         """Name each *sometimes* that happened."""
-        left = {p.name for p in self._unreached}
-        return tuple(p.name for p in SOMETIMES if p.name not in left)
+        return tuple(sorted(self._reached))
 
     # ---- properties
 
@@ -98,19 +98,22 @@ class Follower:
             key = (decision.guard, decision.place, decision.answer)
             self.decisions[key] = self.decisions.get(key, 0) + 1
         if taken.step.commands or taken.step.node is not taken.before:
-            for name in broken_in_part(taken):
-                self.broken.setdefault(name, line.n)
-            if not self._move_pages(taken.step):
-                self.broken.setdefault(LEDGER, line.n)
-            self._note_named(taken)
-            self._unreached = [p for p in self._unreached if not p.holds(taken)]
+            self._ask(taken, line.n)
         self._window.append(line)
         if len(self._window) >= self._window_steps:
             self.ask_everything()
 
-    def _note_named(self, taken: Taken) -> None:
+    def _ask(self, taken: Taken, number: int) -> None:
         before, after = taken.before, taken.step.node
-        self._named |= named(before, taken.event, taken.step)
+        kinds, attempts = kinds_of(taken), named(before, taken.event, taken.step)
+        for name in broken_in_part(taken, kinds, attempts):
+            self.broken.setdefault(name, number)
+        if Move in kinds and not self._move_pages(taken.step):
+            self.broken.setdefault(LEDGER, number)
+        for each in relevant_to(type(after), kinds).sometimes:
+            if each.name not in self._reached and each.holds(taken):
+                self._reached.add(each.name)
+        self._named |= attempts
         if after.lives is not before.lives:  # then everything was asked of everything
             self._named |= changed(before.handoffs, after.handoffs)
 

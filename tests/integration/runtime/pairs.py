@@ -31,6 +31,7 @@ from kvfence.trace.reader import read_trace
 from kvfence.trace.record import TraceStep
 from tests.integration.runtime.arithmetic import CONTEXT, arithmetic_layout, expected_tokens
 from tests.integration.runtime.faults import FOLDER, FaultFolder
+from tests.recorded import require_allowed
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 ROOT = Path(__file__).parents[3]
@@ -308,3 +309,5 @@ async def planned_pair(scene: Scene, folder: Path, model_path: str = "") -> Asyn
                 os.kill(process.child.pid, signal.SIGCONT)
         await supervisor.stop()
         log.close()
+    if scene.trace:
+        require_allowed(folder / "trace", guarded=scene.rules == Rules.all())

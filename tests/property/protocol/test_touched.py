@@ -5,7 +5,8 @@ import pytest
 from kvfence.core.errors import KvfenceError
 from kvfence.protocol.events import Event
 from kvfence.protocol.guards import GUARDS, Rules
-from kvfence.protocol.properties import Taken, broken_by
+from kvfence.protocol.properties import OF_NODES, OF_STEPS, SOMETIMES, Taken, broken_by, reached_by
+from kvfence.protocol.relevance import _NODES, _STEPS, kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.touched import WHOLE, broken_in_part, changed, named
 from kvfence.sim.campaign import world_of
@@ -25,12 +26,22 @@ class Compared:
         if not self.broken:
             taken = Taken(node, event, result)
             whole = set(broken_by(taken)) - WHOLE
-            assert set(broken_in_part(taken)) == whole
+            kinds, attempts = kinds_of(taken), named(node, event, result)
+            relevant = relevant_to(type(node), kinds)
+            reached = {p.name for p in relevant.sometimes if p.holds(taken)}
+            assert reached == set(reached_by(taken))
+            assert set(broken_in_part(taken, kinds, attempts)) == whole
             if result.node.lives is node.lives:
-                assert changed(node.handoffs, result.node.handoffs) <= named(node, event, result)
+                assert changed(node.handoffs, result.node.handoffs) <= attempts
             self.num_asked += 1
             self.broken |= whole
         return result
+
+
+def test_the_table_of_relevance_names_every_property() -> None:
+    """A new property is asked nowhere until the table says where."""
+    assert set(_NODES) == {p.name for p in OF_NODES}
+    assert set(_STEPS) == {p.name for p in (*OF_STEPS, *SOMETIMES)}
 
 
 @pytest.mark.parametrize("seed", range(12))
