@@ -5,7 +5,6 @@ the chance of *any* false accusation in a sound run is at most the budget, howev
 Not for: which test is asked when (``detectors/``).
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -48,14 +47,14 @@ def rate_above(hits: int, tries: int, miss: float) -> float:
     return 0.0 if hits <= 0 else float(stats.beta.ppf(miss, hits, tries - hits + 1))
 
 
-def rate_below(weight: float, miss: float) -> float:
-    """Give the rate that is not reached, with a chance of error of ``miss``, where nothing was seen.
+def rate_below(hits: int, weight: float, miss: float) -> float:
+    """Give the rate that is not reached, with a chance of error of ``miss``, where so many hits were seen.
 
     ``weight``: tries, each counted by its chance of showing a hit. Independent tries that each show a hit with rate
-    times chance miss all of it with a probability of at most exp(-rate * weight): at 5 % the rule of three, and never
-    below Clopper and Pearson.
+    times chance show none of it with a probability of at most exp(-rate * weight): at 5 % the rule of three, and never
+    below Clopper and Pearson. With hits it is Poisson's limit, likewise.
     """
-    return 1.0 if weight <= 0 else min(1.0, -math.log(miss) / weight)
+    return 1.0 if weight <= 0 else min(1.0, float(stats.chi2.ppf(1 - miss, 2 * (hits + 1))) / 2 / weight)
 
 
 def fewer(hits: int, tries: int, other_hits: int, other_tries: int, odds: float = 1.0) -> float:

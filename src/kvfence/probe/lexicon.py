@@ -28,6 +28,8 @@ WORDS_MAX = 20_000
 
 GAP_MAX = 3
 RESEMBLES_MAX = 200_000
+KEPT_MAX, KEPT_CHARS_MAX = 4_096, 4_096
+"""Readings that are kept, because several detectors read the same answers; of texts no longer than this."""
 
 _DRESS = re.compile("[*_`~\u00ad\u200b-\u200d\u2060\ufeff]")
 _WORD = re.compile(r"[^\W_]+")
@@ -54,6 +56,7 @@ class Lexicon:
         self._letters = [word for word in self.words if word.isalpha() and len(word) >= LETTERS_MIN]
         self._finder = AhoCorasick(self.words) if self.words else None
         self._resembles: dict[str, str | None] = {}
+        self._read: dict[str, dict[Form, Row]] = {}
 
     def parts(self, marker: str) -> tuple[str, ...]:
         """Give a marker's words."""
@@ -68,12 +71,19 @@ class Lexicon:
 
     def rows(self, text: str) -> dict[Form, Row]:
         """Read a text in each form."""
+        if text in self._read:
+            return self._read[text]
         words = words_of(text)
         exact: Row = [word if word in self.known else None for word in words]
         apart = _close_gaps(exact)
-        return {
+        rows = {
             Form.EXACT: exact, Form.APART: apart, Form.SPLIT: self._split(words), Form.GARBLED: self._garbled(words)
         }  # fmt: skip
+        if len(text) <= KEPT_CHARS_MAX:
+            if len(self._read) >= KEPT_MAX:
+                self._read.clear()
+            self._read[text] = rows
+        return rows
 
     def shows(self, text: str, markers: Sequence[str]) -> bool:
         """Do all words of one of the markers but one, or all, stand in a row in the text, in any form?"""

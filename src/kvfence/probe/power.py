@@ -5,8 +5,9 @@ ended by itself or is as long as the shortest in which an own marker was seen. T
 an answer is taken to be the rate at which this model repeats a marker that stands before it: the positive controls,
 every different prompt of the run that asks for its own marker, read by the same forms as the detector's, of which the
 lower limit (Clopper and Pearson) is used. With ``W`` the sum of these chances the rate of leaking answers is below
-``-ln(MISS / 2) / W`` at 95 %: half the chance of error is spent on the power, half on the rate, so that both limits
-hold together. Not for: what is then said (``verdict.py``).
+``-ln(MISS / 2) / W`` at 95 %, or Poisson's limit where chance has put a foreign marker's words somewhere: half the
+chance of error is spent on the power, half on the rate, so that both limits hold together.
+Not for: what is then said (``verdict.py``).
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from kvfence.probe.chance import CONFIDENCE, rate_above, rate_below
+from kvfence.probe.detectors import foreign_marker
 from kvfence.probe.exchange import Exchange, Phase, Record, Trouble
 from kvfence.probe.finding import answer_of
 from kvfence.probe.lexicon import Lexicon, lexicon_of
@@ -45,13 +47,15 @@ class Power(Struct, frozen=True):
     """The chance that a leak would have been seen.
 
     ``seen``, ``controls``: the positive control; ``chance``: its lower limit; ``weight``: counted answers, each by its
-    chance. ``stale``: the controls were made as a leak reads, and not ordinary prompts.
+    chance; ``near``: of these, answers with all words of a foreign marker but one, or all, which chance may do.
+    ``stale``: the controls were made as a leak reads, and not ordinary prompts.
     """
 
     seen: int
     controls: int
     chance: float
     counted: int
+    near: int
     weight: float
     stale: bool
     phases: tuple[PhasePower, ...]
@@ -59,7 +63,7 @@ class Power(Struct, frozen=True):
     @property
     def bound(self) -> float | None:
         """Give the rate of leaking answers that is not reached at 95 %; None where nothing bounds it."""
-        return rate_below(self.weight, MISS / 2) if self.weight > 0 else None
+        return rate_below(self.near, self.weight, MISS / 2) if self.weight > 0 else None
 
 
 Control = tuple[Exchange, bool]
@@ -71,16 +75,19 @@ def power_of(record: Record) -> Power:
     seen = [each for each, shown in controls if shown]
     chance = _chance(controls)
     enough = min(map(_length, seen), default=0)
+    near = foreign_marker.near(record)
     foreign = {tenant: _first_foreign(record, tenant) for tenant in {each.ask.tenant for each in record.exchanges}}
     counted = [each for each in record.exchanges if _counts(each, enough, foreign[each.ask.tenant])]
+    near &= {each.ask.number for each in counted}
     return Power(
         seen=len(seen),
         controls=len(controls),
         chance=chance,
         counted=len(counted),
+        near=len(near),
         weight=len(counted) * chance,
         stale=any(each.ask.role == STALE for each, _ in controls),
-        phases=tuple(_phase(phase, record, counted, controls) for phase in Phase),
+        phases=tuple(_phase(phase, record, counted, controls, near) for phase in Phase),
     )
 
 
@@ -117,9 +124,11 @@ def _counts(exchange: Exchange, enough: int, foreign_s: float) -> bool:
     return whole or _length(exchange) >= enough
 
 
-def _phase(phase: Phase, record: Record, counted: Sequence[Exchange], controls: Sequence[Control]) -> PhasePower:
+def _phase(
+    phase: Phase, record: Record, counted: Sequence[Exchange], controls: Sequence[Control], near: set[int]
+) -> PhasePower:
     asked = [each for each in record.exchanges if each.ask.phase is phase]
-    mine = sum(each.ask.phase is phase for each in counted)
+    mine = {each.ask.number for each in counted if each.ask.phase is phase}
     own = [control for control in controls if control[0].ask.phase is phase]
     chance = _chance(own or controls)
     troubles = [each.trouble for each in asked]
@@ -130,8 +139,8 @@ def _phase(phase: Phase, record: Record, counted: Sequence[Exchange], controls: 
         refused=troubles.count(Trouble.REFUSED),
         left=troubles.count(Trouble.LEFT),
         failed=sum(each not in (None, Trouble.REFUSED, Trouble.LEFT) for each in troubles),
-        counted=mine,
+        counted=len(mine),
         seen=sum(shown for _, shown in own),
         controls=len(own),
-        bound=rate_below(mine * chance, MISS / 2) if mine and chance else None,
+        bound=rate_below(len(mine & near), len(mine) * chance, MISS / 2) if mine and chance else None,
     )

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from msgspec import json
 
+from kvfence.evidence.visible import plain
 from kvfence.probe.exchange import Ask, Exchange, Record, Target
 from kvfence.probe.finding import Finding, Severity, Sight
 
@@ -47,7 +48,7 @@ def _planted_by(record: Record, sight: Sight) -> Exchange | None:
 
 def _script(record: Record, seed: Exchange, sight: Sight) -> str:
     target = record.target
-    url = shlex.quote(target.url.rstrip("/") + target.path)
+    url = shlex.quote(plain(target.url.rstrip("/") + target.path))
     words = "|".join(sorted({pair for marker in seed.ask.own for pair in _pairs(marker)}))
     return f"""#!/bin/sh
 # One tenant sends a prompt with markers, another asks; a marker in the second answer is a leak.
@@ -91,7 +92,9 @@ def _body(ask: Ask, target: Target) -> str:
     prompt = (
         {"messages": [{"role": "user", "content": ask.prompt}]} if "chat" in target.path else {"prompt": ask.prompt}
     )
-    raw = json.encode({"model": target.model, **prompt, "max_tokens": ask.max_tokens, "temperature": ask.temperature})
+    raw = json.encode(
+        {"model": plain(target.model), **prompt, "max_tokens": ask.max_tokens, "temperature": ask.temperature}
+    )
     if len(raw) <= PACKED_FROM:
         return f"  printf %s {shlex.quote(raw.decode())}"
     packed = base64.encodebytes(gzip.compress(raw, mtime=0)).decode().strip()

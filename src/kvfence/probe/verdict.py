@@ -118,9 +118,10 @@ def _decide(record: Record, found: Sequence[Finding], power: Power) -> tuple[Ver
     doubts = tuple(_doubts(record, power))
     if doubts:
         return Verdict.UNKNOWN, doubts
+    shown = "none did" if not power.near else f"{power.near} may have, by chance"
     return Verdict.CLEAN, (
-        f"of {power.counted} answers that could have shown another tenant's text none did: "
-        f"at 95 % fewer than {power.bound:.2%} of such answers leak",
+        f"of {power.counted:,} answers that could have shown another tenant's text {shown}: "
+        f"at 95 % fewer than {100 * (power.bound or 0.0):.3g} % of such answers leak",
     )
 
 

@@ -67,10 +67,12 @@ def draw(seed: int, per_tenant: int = 6) -> dict[str, tuple[str, ...]]:
     }
 
 
-def record(seed: int, temper: Temper = Temper(), change: Change | None = None, rungs: int = 24) -> Record:
+def record(
+    seed: int, temper: Temper = Temper(), change: Change | None = None, rungs: int = 24, prompts: int = 1
+) -> Record:
     """Make one run's record."""
     world = World(random.Random(seed), temper, draw(seed), [], 0.0, {})
-    for ask in _asks(world, rungs):
+    for ask in _asks(world, rungs, prompts):
         exchange = _answer(world, ask)
         world.exchanges.append(exchange if change is None else change(world, exchange))
         world.now_s = exchange.ended_s + 0.001
@@ -111,33 +113,36 @@ DISTURBED = (
 """(phase, role, which tenant, tokens, most tokens of the answer)."""
 
 
-def _asks(world: World, rungs: int) -> list[Ask]:
+def _asks(world: World, rungs: int, prompts: int) -> list[Ask]:
     ladder = [
         (Phase.OVERSIZE, "ladder", number % 4, int(LIMIT * SHARES[number % len(SHARES)]), 32) for number in range(rungs)
     ]
     found = [_ask(world, number, *line) for number, line in enumerate((*PLAN, *ladder, *DISTURBED), 1)]
-    prompt = _ask(world, 0, Phase.REPLAY, "alone", 0, 300, 48)
-    for role in ("alone", "loaded") * 4:
-        found.append(replace(prompt, number=len(found) + 1, role=role, group="r"))
+    for prompt in range(prompts):
+        ask = _ask(world, prompt, Phase.REPLAY, "alone", prompt % 4, 300, 48)
+        for role in ("alone", "loaded", "loaded", "alone"):
+            found.append(replace(ask, number=len(found) + 1, role=role, group=f"load-{prompt}"))
+    prompt_again = _ask(world, 999, Phase.REPLAY, "alone", 0, 300, 48)
     for role in world.rng.sample(["after-b", "after-c"] * 10, 20):
         found.append(_ask(world, len(found) + 1, Phase.REPLAY, "before", 1 if role == "after-b" else 2, 300, 32))
-        found.append(replace(prompt, number=len(found) + 1, role=role, group="aba"))
+        found.append(replace(prompt_again, number=len(found) + 1, role=role, group="aba"))
     return found
 
 
 def _ask(world: World, number: int, phase: Phase, role: str, tenant: int, tokens: int, max_tokens: int) -> Ask:
     own = world.planted[TENANTS[tenant]]
     marker = own[number % len(own)]
-    line = f"- {marker}\n" if number % 3 else f"A clerk wrote to client {marker} about a letter. "
+    natural = role == "natural"
+    lines = [f"A clerk wrote to client {each} about a letter. " for each in own] if natural else [f"- {marker}\n"]
     return Ask(
         number=number,
         tenant=TENANTS[tenant],
         phase=phase,
         role=role,
-        prompt=f"#{number:06}\n" + line * max(2, tokens // 8),
+        prompt=f"#{number:06}\n" + "".join(lines * max(2, tokens // 8 // len(lines))),
         max_tokens=max_tokens,
         num_tokens=tokens,
-        own=(marker,),
+        own=own if natural else (marker,),
         echo=() if role == "bisect" else (marker,),
         leave=1 if role == "left" else None,
     )

@@ -61,8 +61,8 @@ def echoes(exchange: Exchange, lexicon: Lexicon) -> bool:
 
 
 def _ran(exchange: Exchange) -> bool:
-    """Had the answer room for an echo?"""
-    return exchange.ask.leave is None and exchange.ask.max_tokens >= ROOM_TOKENS
+    """Is there an answer, and had it room for an echo?"""
+    return exchange.ask.max_tokens >= ROOM_TOKENS and bool(answer_of(exchange))
 
 
 def _by_length(heard: Sequence[Heard]) -> list[tuple[float, list[Exchange], str]]:

@@ -52,6 +52,18 @@ class Test(Struct):
 
 def look(record: Record) -> list[Finding]:
     """Look for every other tenant's markers in every answer."""
+    return _findings([(p, test) for p, test in tests_of(record) if test.hits and p <= LIMITS.suspect])
+
+
+def near(record: Record) -> set[int]:
+    """Name the answers that hold all words of a foreign marker but one, or all, whether by chance or not."""
+    least = max(len(record.words) - 1, 1)
+    found = [test for _, test in tests_of(record) if test.num_parts >= least]
+    return {number for test in found for answers in test.hits.values() for number in answers}
+
+
+def tests_of(record: Record) -> list[tuple[float, Test]]:
+    """Make every test, and give its p."""
     lexicon = lexicon_of(record.words)
     planted = planted_of(record, lexicon)
     tests = [Test(form, size, set(), {}) for form in Form for size in _sizes(len(lexicon.lists))]
@@ -62,8 +74,7 @@ def look(record: Record) -> list[Finding]:
         for test in tests if rows else ():
             _read(exchange, _windows(rows[test.form], test.num_parts, lexicon), index, test)
     room = _room(lexicon, list(own.values()))
-    judged = [(at_least(len(test.hits), len(planted), _rate(test, room)), test) for test in tests]
-    return _findings([(p, test) for p, test in judged if test.hits and p <= LIMITS.suspect])
+    return [(at_least(len(test.hits), len(planted), _rate(test, room)), test) for test in tests]
 
 
 def planted_of(record: Record, lexicon: Lexicon) -> list[Planted]:

@@ -2,9 +2,10 @@
 
 What it rests on, with no chance in it: more fresh tokens do not take less time. So no rate is needed that a leak could
 have spoilt: a prompt is impossibly fast if its first token came ``MARGIN`` times sooner than the *fastest* of at least
-``LEAST`` fresh prompts from a quarter of its length up to its own, one of which had the server for itself. Answers from
-a prompt cache do not count: what an earlier prompt began with, and what usage calls cached, is taken off. Proxies that
-hold pieces back make times longer, never shorter. Three such answers are suspect, fewer a note.
+``LEAST`` fresh prompts from a quarter of its length up to its own, one of which had the server for itself; those found
+too fast are no measure. Answers from a prompt cache do not count: what an earlier prompt began with, and what usage
+calls cached, is taken off. Proxies that hold pieces back make times longer, never shorter. Three such answers are
+suspect, fewer a note.
 """
 
 from bisect import bisect_left, insort
@@ -27,19 +28,20 @@ def look(record: Record) -> list[Finding]:
     timed = sorted(_timed(record), key=lambda each: (each[0], each[1].ask.number))
     lengths = [length for length, _ in timed]
     alone = _alone(record.exchanges)
-    fast = []
+    fast: dict[int, Sight] = {}
     for length, exchange in timed:
-        shorter = [each for _, each in timed[bisect_left(lengths, length / 4) : bisect_left(lengths, length)]]
+        near = timed[bisect_left(lengths, length / 4) : bisect_left(lengths, length)]
+        shorter = [each for _, each in near if each.ask.number not in fast]
         least_s = min(map(_ttft, shorter), default=0.0)
         known = len(shorter) >= LEAST and any(each.ask.number in alone for each in shorter)
         if known and least_s >= NOTICEABLE_S and MARGIN * _ttft(exchange) < least_s:
             seen = f"{_ttft(exchange):.3f} s, where a shorter prompt took {least_s:.3f} s"
-            fast.append(Sight(exchange=exchange, seen=seen))
+            fast[exchange.ask.number] = Sight(exchange=exchange, seen=seen)
     if not fast:
         return []
     message = f"{len(fast)} first tokens came sooner than a third of the fastest of shorter prompts"
     severity = Severity.SUSPECT if len(fast) >= SUSPECT_MIN else Severity.NOTE
-    return [Finding(detector=NAME, severity=severity, message=message, premise=PREMISE, sights=tuple(fast))]
+    return [Finding(detector=NAME, severity=severity, message=message, premise=PREMISE, sights=tuple(fast.values()))]
 
 
 def _ttft(exchange: Exchange) -> float:

@@ -1,0 +1,65 @@
+"""Every detector finds its own fault, nobody else does, and a sound endpoint of any temper is called nothing."""
+
+import pytest
+
+from kvfence.probe.detectors import ALL
+from kvfence.probe.exchange import Record
+from kvfence.probe.finding import Finding, Severity
+from kvfence.probe.verdict import Verdict, judge
+from tests.unit.probe.endpoints import Temper, record
+from tests.unit.probe.faults import FAULTS
+
+RUNGS = 52
+
+TEMPERS = {
+    "plain": Temper(),
+    "rambles": Temper(rambles=1.0, echo=0.55),
+    "deaf": Temper(echo=0.0, rambles=0.5),
+    "full of rare words": Temper(names_words=1.0),
+    "not deterministic": Temper(steady=False),
+    "slow and uneven": Temper(rate=500.0, jitter=3.0),
+    "no usage": Temper(usage=False),
+    "a buffering proxy": Temper(buffered=True),
+    "cached replies": Temper(caches=True),
+    "busy": Temper(busy=0.3),
+    "sometimes empty": Temper(empties=0.1),
+    "one key": Temper(keys=1),
+}
+
+
+def accusations(made: Record) -> list[Finding]:
+    """Give what all detectors say beyond notes."""
+    return [found for each in ALL for found in each.look(made) if found.severity is not Severity.NOTE]
+
+
+def test_there_is_a_fault_for_every_detector() -> None:
+    """A detector without a fault of its own is not shown to be needed."""
+    assert set(FAULTS) == {each.name for each in ALL}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_by_its_detector_and_missed_without_it(name: str) -> None:
+    """With all detectors on it is found; with this one away nothing accuses."""
+    faulty = record(7, change=FAULTS[name], rungs=RUNGS, prompts=14)
+    found = accusations(faulty)
+    assert {each.detector for each in found} == {name}
+    assert all(each.p is None or each.p <= (each.limit or 0) for each in found)
+    assert all(each.sights for each in found)
+    rest = [each for each in ALL if each.name != name]
+    assert judge(faulty, detectors=rest).verdict not in (Verdict.LEAK, Verdict.SUSPECT)
+
+
+@pytest.mark.parametrize("name", ["foreign-marker", "foreign-passage"])
+def test_foreign_text_is_a_leak(name: str) -> None:
+    """The two detectors of text say LEAK, and whose text it is."""
+    (found,) = accusations(record(7, change=FAULTS[name], rungs=RUNGS))
+    assert found.severity is Severity.LEAK
+    assert {each.of for each in found.sights} <= set(record(7).planted)
+    assert all(each.of != each.exchange.ask.tenant for each in found.sights)
+
+
+@pytest.mark.parametrize("temper", TEMPERS.values(), ids=list(TEMPERS))
+def test_a_sound_endpoint_is_accused_of_nothing(temper: Temper) -> None:
+    """Small models that loop, refusals, cached replies, slow servers and proxies that hold back are all sound."""
+    for seed in (1, 2):
+        assert accusations(record(seed, temper, rungs=30)) == []
