@@ -38,6 +38,7 @@ VERBS = (
     Verb("scope", "Who was affected? From request logs.", "scope"),
     Verb("prove", "Can the protocol leak? Searched, proved, simulated; live traces checked."),
     Verb("guard", "Look at the fence inside other engines: is it on, can this release have it?"),
+    Verb("probe", "Does this endpoint leak? Canaries through the front door.", "probe"),
     Verb("model", "Fetch the embedded model.", "serve"),
     Verb("config", "Show each setting and where its value comes from."),
 )

@@ -127,6 +127,7 @@ class Client:
             hearing.fail(Trouble.MALFORMED, "more bytes than any answer has")
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, SSEError, ssl.SSLError, OSError) as error:
             _note_error(hearing, error)
+        hearing.message = self.door.masked(hearing.message)
         return Heard(hearing.exchange(self.now_s), hearing.counted)
 
     async def _hear(self, hearing: Hearing) -> None:

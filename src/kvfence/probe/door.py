@@ -43,6 +43,12 @@ class Door(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Door({self.base_url!r}, {len(self.keys)} tenants)"
 
+    def masked(self, text: str) -> str:
+        """Take every key and header value out of a text: some servers repeat them in errors."""
+        for secret in (*self.keys.values(), *self.headers.values()):
+            text = text.replace(secret, "(key)") if secret else text
+        return text
+
     @property
     def tenants(self) -> tuple[str, ...]:
         """Give the tenants, in order."""

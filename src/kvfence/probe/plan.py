@@ -11,9 +11,9 @@ from kvfence.probe.budget import Budget
 from kvfence.probe.exchange import Phase
 
 WEIGHTS: dict[Phase, float] = {
-    Phase.CALIBRATE: 0.11,
+    Phase.CALIBRATE: 0.13,
     Phase.SEED: 0.08,
-    Phase.OVERSIZE: 0.41,
+    Phase.OVERSIZE: 0.39,
     Phase.ABORT: 0.10,
     Phase.PRESSURE: 0.10,
     Phase.PREFIX: 0.10,
@@ -22,7 +22,7 @@ WEIGHTS: dict[Phase, float] = {
 """Shares of requests. Seeding and overlong prompts are the incident: half of all."""
 
 LEAST: dict[Phase, int] = {
-    Phase.CALIBRATE: 12,
+    Phase.CALIBRATE: 22,
     Phase.SEED: 4,
     Phase.OVERSIZE: 12,
     Phase.ABORT: 4,
@@ -30,7 +30,7 @@ LEAST: dict[Phase, int] = {
     Phase.PREFIX: 6,
     Phase.REPLAY: 6,
 }
-CALIBRATE_MOST = 44
+CALIBRATE_MOST = 56
 """More tells no more: what is left goes to the others."""
 
 REQUESTS_MIN = sum(LEAST.values())
@@ -41,12 +41,12 @@ UNKNOWN_CONTEXT = 32_768
 
 LENGTHS: dict[Phase, float] = {
     Phase.CALIBRATE: 0.45,
-    Phase.SEED: 0.5,
-    Phase.OVERSIZE: 0.75,
-    Phase.ABORT: 0.5,
-    Phase.PRESSURE: 0.25,
-    Phase.PREFIX: 0.5,
-    Phase.REPLAY: 0.6,
+    Phase.SEED: 0.65,
+    Phase.OVERSIZE: 0.9,
+    Phase.ABORT: 0.75,
+    Phase.PRESSURE: 0.3,
+    Phase.PREFIX: 0.65,
+    Phase.REPLAY: 1.0,
 }
 """Mean length of a phase's prompts, as a share of the context."""
 

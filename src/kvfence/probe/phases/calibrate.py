@@ -20,7 +20,12 @@ CONTROL_TOKENS = 12
 SHAPES = ((2, 0), (2, 6), (4, 0))
 """Lines and fillers: the second tells a filler's length, the third a line's."""
 
-STALE_MOST, STALE_LINES, STALE_TOKENS = 4, 4, 16
+STALE_LINES, STALE_TOKENS = 4, 16
+STALE_LEAST, STALE_MOST = 3, 12
+LEFT_FOR_LIMIT = 16
+"""Requests that the searches for limit and rate take."""
+
+
 RATE_SHARES = (0.12, 0.22, 0.33)
 """Below a third of the limit no prompt is overlong for a pool that holds a third of the context."""
 
@@ -179,7 +184,7 @@ async def _as_a_leak_reads(stage: Stage) -> None:
 
     The share of answers that show the lines' marker is the chance that a leak is seen.
     """
-    for number in range(STALE_MOST):
+    for number in range(max(STALE_LEAST, min(STALE_MOST, stage.requests_left - LEFT_FOR_LIMIT))):
         if not stage.has_room(1):
             return
         tenant = stage.tenants[number % len(stage.tenants)]

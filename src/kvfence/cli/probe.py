@@ -1,0 +1,202 @@
+"""``kvfence probe``: does this endpoint leak? Canaries through the front door, with a statistical verdict.
+
+Not for: sending (``kvfence.probe``), showing what is sent and how far it is (``probe_progress.py``).
+"""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from kvfence.cli.exits import ExitCode
+from kvfence.cli.probe_progress import Progress, show_plan
+from kvfence.cli.probe_report import Forms, present
+from kvfence.cli.render import print_note
+from kvfence.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kvfence.probe.budget import Budget
+    from kvfence.probe.door import Door
+    from kvfence.probe.exchange import Phase
+
+E = TypeVar("E", bound=StrEnum)
+
+app = typer.Typer(no_args_is_help=True)
+
+SIMULATED = 4
+"""Tenants under one key, where fewer than two keys are named."""
+
+EPILOGUE = """
+Only ask a server that is yours, or that you may test: canaries are made to come out where they should not.
+
+Examples:
+
+kvfence probe run --base-url http://127.0.0.1:8000 --max-requests 200
+
+kvfence probe run --base-url https://llm.example/v1 --model large --api-key-env KEY_A --api-key-env KEY_B
+--price-in 0.5 --price-out 1.5 --max-cost 20 --json --out report.json
+"""
+
+
+@app.callback()
+def probe() -> None:
+    """Does an endpoint answer one caller with another's text? Asks it, through the front door."""
+
+
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--api-key-env", metavar="VAR", help="Variable that holds a key; several: several tenants."),
+]
+Headers = Annotated[
+    list[str] | None, typer.Option("--header-env", metavar="NAME=VAR", help="A header, its value from a variable.")
+]
+Phases = Annotated[str, typer.Option(help="Some of seed,oversize,abort,pressure,prefix,replay; default: all.")]
+Price = Annotated[float | None, typer.Option(min=0.0, help="Per million tokens, for the estimate.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
+
+
+@app.command("run", epilog=EPILOGUE)
+def run(
+    base_url: Annotated[str, typer.Option(help="Where it is: http://HOST:PORT or https://HOST/v1.")],
+    model: Annotated[str, typer.Option(help="Its name in the API; default: the first that it lists.")] = "",
+    api_key_env: Keys = None,
+    header_env: Headers = None,
+    api: Annotated[str, typer.Option(help="chat, completions, or auto: the one that echoes better.")] = "auto",
+    phases: Phases = "",
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeats a run; default: drawn, and told.")] = None,
+    max_requests: Annotated[int, typer.Option(min=12, help="The run is divided into so many.")] = 400,
+    max_tokens_total: Annotated[int, typer.Option(min=1000, help="Of prompts and answers together.")] = 20_000_000,
+    max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Phases shrink to fit.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests open at once.")] = 16,
+    max_cost: Annotated[float | None, typer.Option(min=0.0, help="Needs --price-in or --price-out.")] = None,
+    price_in: Price = None,
+    price_out: Price = None,
+    ca: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")] = None,
+    insecure_tls: Annotated[bool, typer.Option("--insecure-tls", help="Check no certificate.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it starts.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    out: Out = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML.")] = None,
+    keep_evidence: Annotated[
+        bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
+    ] = False,
+) -> None:
+    """Ask a server of your own whether it answers one caller with another's text.
+
+    Sends canaries, prompts that hold markers of its own, and looks for them in other tenants' answers. Exit 0: clean,
+    within the bound that it says; 1: a leak, or a suspicion; 3: it could not tell.
+    """
+    from kvfence.probe.budget import Budget
+    from kvfence.probe.door import Api, Door, base_url_of, verify_of
+    from kvfence.probe.run import Run, look
+    from kvfence.probe.run import probe as carry_out
+
+    if max_cost is not None and not price_in and not price_out:
+        raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
+    keys, key_names = _keys(api_key_env or [])
+    door = Door(
+        base_url=base_url_of(base_url),
+        model=model,
+        keys=keys,
+        key_names=key_names,
+        api=None if api == "auto" else _one_of(Api, api, "--api"),
+        headers=_headers(header_env or []),
+        verify=verify_of(ca, insecure_tls),
+    )
+    budget = Budget(
+        requests_max=max_requests,
+        tokens_max=max_tokens_total,
+        minutes_max=max_minutes,
+        concurrency=concurrency,
+        cost_max=max_cost,
+        price_in=price_in,
+        price_out=price_out,
+    )
+    names, context = asyncio.run(look(door))
+    asked = Run(
+        door=_with_model(door, names),
+        budget=budget,
+        seed=secrets.randbits(63) if seed is None else seed,
+        phases=_phases(phases),
+    )
+    _announce(asked.door, budget, asked.ordered, context, len(api_key_env or []))
+    print_note(f"seed {asked.seed}: --seed {asked.seed} sends the same again")
+    if dry_run:
+        return
+    if not yes and not _agrees():
+        raise typer.Exit(ExitCode.COULD_NOT_TELL)
+    with Progress() as progress:
+        record = asyncio.run(carry_out(asked, context, progress.see))
+    raise typer.Exit(present(record, Forms(json, out, html, junit, keep_evidence)))
+
+
+def _agrees() -> bool:
+    """Ask on a terminal; elsewhere nobody is there to answer, and the budgets hold."""
+    return not sys.stdin.isatty() or typer.confirm("Send it?", err=True)
+
+
+def _announce(door: "Door", budget: "Budget", phases: "Sequence[Phase]", context: int | None, keys: int) -> None:
+    from kvfence.probe.plan import make_plan
+
+    show_plan(door, budget, make_plan(budget, phases, context))
+    if keys == 0:
+        print_note(f"no key was named: {len(door.tenants)} tenants are simulated, and the server sees one caller")
+    elif keys == 1:
+        print_note(f"one key was named: {len(door.tenants)} tenants are simulated under it: one caller to the server")
+
+
+def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Give each tenant its key and its variable's name; with fewer than two keys, tenants are simulated."""
+    missing = [f"--api-key-env {name}: this variable is not set" for name in names if not os.environ.get(name)]
+    if missing:
+        raise SettingsError(missing)
+    of = names if len(names) > 1 else (names or [""]) * SIMULATED
+    tenants = [f"tenant-{number + 1}" for number in range(len(of))]
+    keys = {tenant: os.environ.get(name, "") if name else "" for tenant, name in zip(tenants, of, strict=True)}
+    return keys, {tenant: name for tenant, name in zip(tenants, of, strict=True) if name}
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
+    found, wrong = {}, []
+    for pair in pairs:
+        name, mark, variable = pair.partition("=")
+        value = os.environ.get(variable, "")
+        if not name or not mark or not value:
+            wrong.append("--header-env: write NAME=VAR, where VAR is a variable that is set")
+        found[name.lower()] = value
+    if wrong:
+        raise SettingsError(wrong)
+    return found
+
+
+def _with_model(door: "Door", names: list[str]) -> "Door":
+    from msgspec.structs import replace
+
+    if door.model:
+        return door
+    if not names:
+        raise SettingsError(["--model: the server lists none at /models; name the one to ask"])
+    return replace(door, model=names[0])
+
+
+def _phases(text: str) -> "tuple[Phase, ...]":
+    from kvfence.probe.exchange import Phase
+    from kvfence.probe.run import PHASES
+
+    given = [each.strip() for each in text.split(",") if each.strip()]
+    return tuple(_one_of(Phase, each, "--phases") for each in given) or tuple(PHASES)
+
+
+def _one_of(kind: "type[E]", text: str, option: str) -> "E":
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise SettingsError([f"{option} {text}: one of {', '.join(kind)}"]) from error

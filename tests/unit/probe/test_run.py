@@ -1,0 +1,205 @@
+"""A run from first look to record: within its budget, with every phase, and with what it has where it ends early."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from kvfence.probe import pacing
+from kvfence.probe.budget import Budget
+from kvfence.probe.door import Api
+from kvfence.probe.exchange import Cut, Phase, Record, Trouble
+from kvfence.probe.run import PHASES, Run, look, probe
+from kvfence.probe.stage import echoes
+from tests.unit.probe.fakes import Fake, Model, Seen, Wire, door_to
+
+SMALL = Budget(requests_max=72, concurrency=4)
+
+
+async def run_on(fake: Fake, budget: Budget = SMALL, **more: Any) -> Record:
+    """A run against a fake."""
+    api = more.pop("api", Api.COMPLETIONS)
+    asked = Run(door=door_to(fake, api), budget=budget, seed=3, **more)
+    return await probe(asked, (await look(asked.door))[1])
+
+
+def foreign(record: Record) -> list[int]:
+    """Answers that hold another tenant's marker."""
+    return [
+        each.ask.number
+        for each in record.exchanges
+        for tenant, markers in record.planted.items()
+        if tenant != each.ask.tenant and any(marker in each.text for marker in markers)
+    ]
+
+
+async def test_a_sound_server_is_asked_in_every_phase_and_within_the_budget() -> None:
+    """All phases are there in small, no request is sent above the bound, and nobody else's marker comes back."""
+    async with Fake(Model()) as fake:
+        record = await run_on(fake)
+    sent = [seen for seen in fake.seen if seen.method == "POST"]
+    assert {each.ask.phase for each in record.exchanges} == set(PHASES)
+    assert len(sent) <= len(record.exchanges) <= SMALL.requests_max  # one that left at once may not have arrived
+    assert (record.cut, foreign(record)) == (None, [])
+    assert record.calibration.limit_tokens == 400
+    assert record.calibration.echoes is not None
+    assert record.calibration.echoes[0] == record.calibration.echoes[1]
+
+
+async def test_a_hidden_limit_is_found_and_its_leak_is_read() -> None:
+    """Where prompts above an unnamed length are answered from others' text, the ladder comes to stand there."""
+    async with Fake(Model(hidden=250)) as fake:
+        record = await run_on(fake)
+    rungs = [each for each in record.exchanges if each.ask.phase is Phase.OVERSIZE]
+    lost = [each for each in rungs if (each.prompt_tokens or 0) > 250]
+    assert len(foreign(record)) >= 5
+    assert not any(map(echoes, lost)) or len(lost) > len(rungs) // 2
+    assert set(foreign(record)) <= {e.ask.number for e in record.exchanges if (e.prompt_tokens or 0) > 250}
+
+
+async def test_the_same_seed_sends_the_same() -> None:
+    """Markers, texts and lengths follow from the seed: what is sent alone is sent again to the letter."""
+    bodies = []
+    for _ in range(2):
+        async with Fake(Model()) as fake:
+            record = await run_on(fake, replace(SMALL, concurrency=1))
+        bodies.append([each.ask.prompt for each in record.exchanges])
+    assert bodies[0] == bodies[1]
+
+
+async def test_no_request_begins_as_another_does() -> None:
+    """Caches of prefixes know no beginning: each prompt has a number of its own, but for those repeated on purpose."""
+    async with Fake(Model()) as fake:
+        record = await run_on(fake, phases=(Phase.SEED, Phase.OVERSIZE, Phase.ABORT, Phase.PRESSURE))
+    begins = Counter(each.ask.prompt[:7] for each in record.exchanges if each.ask.role != "twice")
+    assert max(begins.values()) == 1
+
+
+async def test_an_endpoint_without_usage_seed_and_logprobs_is_probed_all_the_same() -> None:
+    """What is refused is left out, what is not told stays unknown, and every phase is run."""
+    async with Fake(Model(has_usage=False, context=None, refuses=("seed", "logprobs", "stream_options"))) as fake:
+        record = await run_on(fake)
+    calibration = record.calibration
+    assert (calibration.has_usage, calibration.has_seed, calibration.has_logprobs) == (False, False, False)
+    assert calibration.tokens_per_word is None
+    assert {each.ask.phase for each in record.exchanges} == set(PHASES)
+    assert all(each.ask.num_tokens is None for each in record.exchanges)
+
+
+async def test_a_model_that_thinks_is_read_aside() -> None:
+    """Where the answer is empty and the reasoning repeats the marker, the positive control holds."""
+    async with Fake(Model(aside=True)) as fake:
+        record = await run_on(fake, api=Api.CHAT, phases=(Phase.SEED,))
+    assert record.calibration.echoes is not None
+    assert record.calibration.echoes[0] == record.calibration.echoes[1]
+    assert all(each.text == "" for each in record.exchanges)
+
+
+async def test_the_route_that_answers_is_taken() -> None:
+    """Without one named, completions are tried first and chat where they are not served."""
+    model = Model()
+
+    async def handler(seen: Seen, wire: Wire) -> None:
+        if seen.path.endswith("/v1/completions"):
+            await wire.answer(404, {"error": {"message": "not found"}})
+        else:
+            await model(seen, wire)
+
+    async with Fake(handler) as fake:
+        record = await run_on(fake, api=None, phases=(Phase.SEED,))
+    assert (record.cut, record.target.path) == (None, "/chat/completions")
+
+
+async def test_an_overloaded_server_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many refusals for load the run ends; second tries are few, and nothing is sent into the overload."""
+    monkeypatch.setattr(pacing, "PAUSE_S", 0.0)
+    async with Fake(Model(busy_from=30)) as fake:
+        record = await run_on(fake)
+    asked = sum(seen.method == "POST" for seen in fake.seen)
+    assert record.cut is Cut.OVERLOAD
+    assert asked <= 30 + pacing.STRIKES_MAX + SMALL.concurrency
+    assert record.calibration.limit_tokens is not None
+
+
+async def test_a_server_that_dies_leaves_a_partial_record() -> None:
+    """What came before is kept, and the reason stands beside it."""
+    async with Fake(Model(dies_from=50)) as fake:
+        record = await run_on(fake)
+    assert record.cut is Cut.GONE
+    assert sum(each.trouble is None for each in record.exchanges) > 20
+
+
+async def test_a_server_that_nobody_runs_is_gone() -> None:
+    """Nothing to calibrate against: the run ends, and says why."""
+    async with Fake(Model()) as fake:
+        door = door_to(fake)
+    record = await probe(Run(door=door, budget=SMALL, seed=1))
+    assert record.cut is Cut.GONE
+    assert record.cut_why.startswith("not answered: no answer")
+
+
+async def test_a_stopped_run_leaves_a_partial_record() -> None:
+    """Ctrl-C cancels what is open, and all that was heard is in the record."""
+    model = Model()
+    reached = asyncio.Event()
+
+    async def handler(seen: Seen, wire: Wire) -> None:
+        if model.asked >= 20:
+            reached.set()
+            await asyncio.Event().wait()
+        await model(seen, wire)
+
+    async with Fake(handler) as fake:
+        task = asyncio.create_task(run_on(fake))
+        async with asyncio.timeout(30):
+            await reached.wait()
+        task.cancel()
+        record = await task
+    assert record.cut is Cut.STOPPED
+    assert len(record.exchanges) >= 18
+
+
+async def test_cached_replies_are_no_foreign_text() -> None:
+    """A server that keeps answers gives one's own again; every prompt but the repeated ones is new to it."""
+    model, kept = Model(), dict[str, list[str]]()
+
+    async def handler(seen: Seen, wire: Wire) -> None:
+        prompt = str(seen.body.get("prompt"))
+        kept.setdefault(prompt, []).append("asked")
+        await model(seen, wire)
+
+    async with Fake(handler) as fake:
+        record = await run_on(fake)
+    repeated = {each.ask.role for each in record.exchanges if len(kept.get(each.ask.prompt, [])) > 1}
+    assert repeated <= {"twice", "alone", "loaded", "before", "after-b", "after-c"}
+    assert foreign(record) == []
+
+
+async def test_a_token_budget_shrinks_phases_and_leaves_none_out() -> None:
+    """With a tenth of the tokens the run is smaller, stays within the bound, and has every phase."""
+    budget = Budget(requests_max=200, tokens_max=16_000, concurrency=4)
+    async with Fake(Model()) as fake:
+        record = await run_on(fake, budget)
+    spent = sum((each.prompt_tokens or 0) + (each.completion_tokens or 0) for each in record.exchanges)
+    assert spent <= 16_000
+    assert len({each.ask.phase for each in record.exchanges}) == len(PHASES)
+
+
+async def test_refusals_for_load_are_tried_again_a_few_times_only() -> None:
+    """One 429 is waited out and asked again: the answer is in the record, and so is the refusal."""
+    model, refused = Model(), []
+
+    async def handler(seen: Seen, wire: Wire) -> None:
+        if seen.method == "POST" and model.asked > 30 and not refused and len(seen.body["prompt"]) < 2000:
+            refused.append(seen.body["prompt"])
+            await wire.answer(429, {"error": {"message": "later"}}, retry_after="0.01")
+        else:
+            await model(seen, wire)
+
+    async with Fake(handler) as fake:
+        record = await run_on(fake, replace(SMALL, concurrency=1))
+    again = [each.trouble for each in record.exchanges if each.ask.prompt in refused]
+    assert again[:2] == [Trouble.LIMITED, None]
+    assert record.cut is None
