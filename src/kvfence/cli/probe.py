@@ -7,7 +7,6 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -21,9 +20,11 @@ from kvfence.cli.render import print_note
 from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from kvfence.probe.budget import Budget
+    from ssl import SSLContext
+
     from kvfence.probe.door import Door
     from kvfence.probe.exchange import Phase
+    from kvfence.probe.run import Run
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -58,6 +59,10 @@ Headers = Annotated[
 ]
 Phases = Annotated[str, typer.Option(help="Some of seed,oversize,abort,pressure,prefix,replay; default: all.")]
 Price = Annotated[float | None, typer.Option(min=0.0, help="Per million tokens, for the estimate.")]
+Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")]
+Keep = Annotated[
+    bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
+]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 
 
@@ -77,40 +82,30 @@ def run(
     max_cost: Annotated[float | None, typer.Option(min=0.0, help="Needs --price-in or --price-out.")] = None,
     price_in: Price = None,
     price_out: Price = None,
-    ca: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")] = None,
+    ca: Authorities = None,
     insecure_tls: Annotated[bool, typer.Option("--insecure-tls", help="Check no certificate.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it starts.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     out: Out = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML.")] = None,
-    keep_evidence: Annotated[
-        bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
-    ] = False,
+    keep_evidence: Keep = False,
 ) -> None:
     """Ask a server of your own whether it answers one caller with another's text.
 
     Sends canaries, prompts that hold markers of its own, and looks for them in other tenants' answers. Exit 0: clean,
     within the bound that it says; 1: a leak, or a suspicion; 3: it could not tell.
     """
+    from msgspec.structs import replace
+
     from kvfence.probe.budget import Budget
-    from kvfence.probe.door import Api, Door, base_url_of, verify_of
+    from kvfence.probe.door import Api, verify_of
     from kvfence.probe.run import Run, look
     from kvfence.probe.run import probe as carry_out
 
     if max_cost is not None and not price_in and not price_out:
         raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
-    keys, key_names = _keys(api_key_env or [])
-    door = Door(
-        base_url=base_url_of(base_url),
-        model=model,
-        keys=keys,
-        key_names=key_names,
-        api=None if api == "auto" else _one_of(Api, api, "--api"),
-        headers=_headers(header_env or []),
-        verify=verify_of(ca, insecure_tls),
-    )
+    door = _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls))
+    door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
     budget = Budget(
         requests_max=max_requests,
         tokens_max=max_tokens_total,
@@ -127,15 +122,22 @@ def run(
         seed=secrets.randbits(63) if seed is None else seed,
         phases=_phases(phases),
     )
-    _announce(asked.door, budget, asked.ordered, context, len(api_key_env or []))
-    print_note(f"seed {asked.seed}: --seed {asked.seed} sends the same again")
+    _announce(asked, context, len(api_key_env or []))
     if dry_run:
         return
     if not yes and not _agrees():
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
         record = asyncio.run(carry_out(asked, context, progress.see))
-    raise typer.Exit(present(record, Forms(json, out, html, junit, keep_evidence)))
+    raise typer.Exit(present(record, Forms(json, out, keep_evidence)))
+
+
+def _door(base_url: str, key_names: list[str], header_names: list[str], verify: "SSLContext | bool") -> "Door":
+    from kvfence.probe.door import Door, base_url_of
+
+    keys, names = _keys(key_names)
+    url = base_url_of(base_url)
+    return Door(base_url=url, model="", keys=keys, key_names=names, headers=_headers(header_names), verify=verify)
 
 
 def _agrees() -> bool:
@@ -143,14 +145,17 @@ def _agrees() -> bool:
     return not sys.stdin.isatty() or typer.confirm("Send it?", err=True)
 
 
-def _announce(door: "Door", budget: "Budget", phases: "Sequence[Phase]", context: int | None, keys: int) -> None:
+def _announce(asked: "Run", context: int | None, keys: int) -> None:
+    """Say what will be sent, as whom, and how to send it again."""
     from kvfence.probe.plan import make_plan
 
-    show_plan(door, budget, make_plan(budget, phases, context))
+    show_plan(asked.door, asked.budget, make_plan(asked.budget, asked.ordered, context))
+    tenants = len(asked.door.tenants)
     if keys == 0:
-        print_note(f"no key was named: {len(door.tenants)} tenants are simulated, and the server sees one caller")
+        print_note(f"no key was named: {tenants} tenants are simulated, and the server sees one caller")
     elif keys == 1:
-        print_note(f"one key was named: {len(door.tenants)} tenants are simulated under it: one caller to the server")
+        print_note(f"one key was named: {tenants} tenants are simulated under it: one caller to the server")
+    print_note(f"seed {asked.seed}: --seed {asked.seed} sends the same again")
 
 
 def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -18,8 +18,6 @@ class Forms(Struct, frozen=True):
 
     json: bool
     out: Path | None
-    html: Path | None
-    junit: Path | None
     keep_evidence: bool
 
 
