@@ -60,6 +60,18 @@ class ListLedger:
         self._counts[start] = num_pages
         self._last_serial = 0
 
+    @staticmethod
+    def showing(num_pages: int, lots: Iterable[Lot], last_serial: int) -> "ListLedger":
+        """Give the table that agrees with these lots; pages in no lot are free."""
+        ledger = ListLedger(num_pages, PageState.FREE)
+        ledger._last_serial = last_serial
+        for state, serial, pages in lots:
+            for page in pages:
+                ledger._states[page], ledger._serials[page] = state, serial
+            ledger._counts[PageState.FREE] -= len(pages)
+            ledger._counts[state] += len(pages)
+        return ledger
+
     def apply(self, move: Move) -> None:
         """Move all the pages, or none; see ``Ledger.apply``."""
         leaves, becomes = PAGE_MOVES[move.move]

@@ -1,0 +1,169 @@
+"""``kvfence prove explore``: every reachable state of a small closed world, or the shortest way to a broken property.
+
+The machinery is imported inside the command: the help needs none of it.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvfence.cli.exits import ExitCode
+from kvfence.cli.render import console, print_json, print_note
+from kvfence.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kvfence.protocol.guards import Rules
+    from kvfence.protocol.transitions import Fence
+    from kvfence.prove.bounds import Bounds
+    from kvfence.prove.search import Progress, Result, Search
+    from kvfence.prove.story import Story
+
+app = typer.Typer()
+
+EPILOGUE = """
+Examples:
+
+kvfence prove explore
+
+kvfence prove explore --faults deadline,stall --without quarantine-on-revoke
+
+kvfence prove explore --setup placeholder --without fits@gateway --property reads-own-bytes --json
+"""
+
+Requests = Annotated[int, typer.Option("--requests", min=1, max=4, help="How many clients ask.")]
+Prompt = Annotated[int, typer.Option("--prompt", min=1, max=16, help="Tokens of each prompt; a page holds two.")]
+Faults = Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")]
+FaultsMax = Annotated[int, typer.Option("--faults-max", min=0, help="How many of them at most in one run.")]
+Setup = Annotated[list[str] | None, typer.Option("--setup", help="A mistake that is there from the start.")]
+Without = Annotated[list[str] | None, typer.Option("--without", metavar="GUARD", help="Take a guard away.")]
+Property = Annotated[list[str] | None, typer.Option("--property", help="Stop at these only; default: at any.")]
+PrefillPages = Annotated[int, typer.Option("--prefill-pages", min=1, max=8, help="Pages of prefill's pool.")]
+DecodePages = Annotated[int, typer.Option("--decode-pages", min=2, max=12, help="Pages of decode's pool.")]
+FenceOption = Annotated[str, typer.Option("--fence", help="peer_exit, new_session or at_receipt.")]
+Unordered = Annotated[bool, typer.Option("--unordered", help="Parts of a write land in any order.")]
+StatesMax = Annotated[int, typer.Option("--max-states", min=0, help="Give up after so many states; 0: never.")]
+Minutes = Annotated[float, typer.Option("--max-minutes", min=0, help="Give up after so much CPU time; 0: never.")]
+Memory = Annotated[float, typer.Option("--memory", min=0, help="Give up at so many GB; 0: never.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@app.command(epilog=EPILOGUE)
+def explore(
+    requests: Requests = 2,
+    prompt: Prompt = 2,
+    faults: Faults = "all",
+    faults_max: FaultsMax = 1,
+    setup: Setup = None,
+    without: Without = None,
+    properties: Property = None,
+    prefill_pages: PrefillPages = 2,
+    decode_pages: DecodePages = 4,
+    fence: FenceOption = "peer_exit",
+    unordered: Unordered = False,
+    max_states: StatesMax = 0,
+    max_minutes: Minutes = 0,
+    memory: Memory = 0,
+    json: Json = False,
+) -> None:
+    """Search every reachable state of a small closed world with the very ``step`` that the server runs.
+
+    Exit 1: a property can be broken, and here is the shortest way; 0: none within these bounds, every state seen;
+    3: a limit was met first.
+    """
+    from msgspec.structs import replace
+
+    from kvfence.prove.bounds import Asked, Bounds
+    from kvfence.prove.search import Limits, Search
+
+    capacity = replace(
+        Bounds().capacity, prefill_pages=prefill_pages, decode_pages=decode_pages, context_tokens=prompt + 4
+    )
+    bounds = Bounds(
+        requests=tuple(Asked(num_tokens=prompt, tenant=number) for number in range(requests)),
+        capacity=capacity,
+        rules=_rules(without or []),
+        faults=_names("--faults", faults),
+        faults_max=faults_max,
+        setups=_names("--setup", ",".join(setup or [])),
+        fence=_fence(fence),
+        in_order=not unordered,
+    )
+    limits = Limits(max_states, max_minutes * 60, int(memory * 1e9))
+    search = Search(bounds, limits, properties or (), _progress())
+    result = search.run()
+    show(search, bounds, result, json=json)
+
+
+def show(search: "Search", bounds: "Bounds", result: "Result", *, json: bool) -> None:
+    """Print what was found and end with its exit code."""
+    from kvfence.prove.report import document, lines_of
+    from kvfence.prove.story import tell
+
+    wanted = search.targets
+    ways = [way for way in result.broken if not wanted or way.name in wanted]
+    stories = [tell(search, way) for way in ways]
+    if json:
+        print_json(document(bounds, result, stories))
+    else:
+        out = console(stderr=False)
+        for story in stories:
+            for line in lines_of(story):
+                out.print(line, markup=False, soft_wrap=True)
+        print_note(_summary(result, stories))
+    if stories:
+        raise typer.Exit(ExitCode.FOUND)
+    raise typer.Exit(ExitCode.NOTHING_FOUND if result.exhausted else ExitCode.COULD_NOT_TELL)
+
+
+def _summary(result: "Result", stories: "list[Story]") -> str:
+    found = f"found in {len(stories[0].moments)} steps" if stories else ""
+    ended = found or ("exhausted" if result.exhausted else f"UNKNOWN: ended by {result.bound}")
+    rate = result.states / max(result.cpu_s, 1e-9)
+    return (
+        f"{ended}: {result.states:,} states, {result.transitions:,} transitions, depth {result.depth}; "
+        f"{result.cpu_s:.2f} s of CPU, {rate:,.0f} states/s, peak {result.peak_bytes / 1e6:,.0f} MB"
+    )
+
+
+def _rules(without: list[str]) -> "Rules":
+    from kvfence.protocol.guards import ASKED, GUARDS, Rules
+
+    unknown = [name for name in without if name not in ASKED and name not in GUARDS]
+    if unknown:
+        raise SettingsError([f"--without {name}: no guard is called that" for name in unknown])
+    return Rules.without(*without)
+
+
+def _names(option: str, text: str) -> frozenset[str]:
+    from kvfence.prove.bounds import FAULTS, SETUPS
+
+    known = FAULTS if option == "--faults" else SETUPS
+    if text in ("all", "none") and option == "--faults":
+        return frozenset(known if text == "all" else ())
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SettingsError([f"{option} {name}: one of {', '.join(known)}" for name in unknown])
+    return frozenset(names)
+
+
+def _fence(name: str) -> "Fence":
+    from kvfence.protocol.transitions import Fence
+
+    known = {each.value: each for each in Fence if each is not Fence.NONE}
+    if name not in known:
+        raise SettingsError([f"--fence {name}: one of {', '.join(known)}"])
+    return known[name]
+
+
+def _progress() -> "Progress":
+    import time
+
+    last = [time.monotonic()]
+
+    def say(states: int, depth: int, waiting: int) -> None:
+        if time.monotonic() - last[0] >= 10:
+            last[0] = time.monotonic()
+            print_note(f"prove: {states:,} states, depth {depth}, {waiting:,} waiting")
+
+    return say

@@ -1,0 +1,398 @@
+"""Which worlds are one: those that differ in names alone get the same names.
+
+Pages, serials and tags are compared for equality and order only, so that a world and its renaming behave alike. Pages
+of each pool are named in the order in which its node lists them, serials in their own order from 1, and a tag that
+stands in memory alone, which nobody holds, promises or sends any more, becomes one that matches nothing.
+
+Checked against the graph without it: ``tests/prove``.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from kvfence.core.ids import Incarnation
+from kvfence.core.manifest import Manifest
+from kvfence.protocol.decode_state import DecodeNode
+from kvfence.protocol.gateway import GatewayNode
+from kvfence.protocol.handoff import DecodeHandoff, GatewayHandoff, PrefillHandoff
+from kvfence.protocol.lots import Lot, Pool
+from kvfence.protocol.messages import Dispatch, Envelope, Grant, Sent
+from kvfence.protocol.prefill import PrefillNode
+from kvfence.prove.pages import Cell, Tag, Write
+from kvfence.prove.processes import Chunk, Decode, Gateway, Prefill, Process, Row, Sequence
+from kvfence.prove.world import DECODE, PREFILL, Cells, Network, Tables, World
+
+GONE = -1
+"""The serial of a tag that nobody names any more."""
+
+Serials = frozenset[int]
+
+
+class Names(NamedTuple):
+    """Old names and new: pages as a list from old to new, serials as the sorted old ones, of both pools."""
+
+    prefill: Incarnation
+    decode: Incarnation
+    prefill_pages: tuple[int, ...]
+    decode_pages: tuple[int, ...]
+    prefill_serials: tuple[int, ...]
+    decode_serials: tuple[int, ...]
+
+
+class Renaming:
+    """Applies one choice of names to every kind of value."""
+
+    def __init__(self, names: Names) -> None:
+        self.prefill, self.decode = names.prefill, names.decode
+        self._pages = {names.prefill: names.prefill_pages, names.decode: names.decode_pages}
+        ranked = ((names.prefill, names.prefill_serials), (names.decode, names.decode_serials))
+        self._serials = {life: {old: new for new, old in enumerate(serials, 1)} for life, serials in ranked}
+
+    def page(self, life: Incarnation, page: int) -> int:
+        """Name a page of a pool."""
+        pages = self._pages.get(life)
+        return page if pages is None else pages[page]
+
+    def serial(self, life: Incarnation, serial: int) -> int:
+        """Name a serial of a pool that somebody names."""
+        serials = self._serials.get(life)
+        return serial if serials is None or serial <= 0 else serials[serial]
+
+    def lot(self, life: Incarnation, lot: Lot) -> Lot:
+        """Name a lot and its pages."""
+        return Lot(self.serial(life, lot.serial), tuple(self.page(life, page) for page in lot.pages))
+
+    def tag(self, tag: Tag) -> Tag:
+        """Name a tag; one that nobody names becomes one that matches nothing."""
+        life, serial, page = tag
+        serials = self._serials.get(life)
+        if serials is None or serial == GONE:
+            return tag
+        if serial > 0 and serial not in serials:
+            return (life, GONE, 0)
+        return (life, self.serial(life, serial), self.page(life, page))
+
+    def grant(self, grant: Grant) -> Grant:
+        """Name what a grant holds."""
+        pages = tuple(self.page(self.decode, page) for page in grant.pages)
+        return replace(grant, serial=self.serial(self.decode, grant.serial), pages=pages)
+
+    def manifest(self, manifest: Manifest) -> Manifest:
+        """Name what a manifest promises."""
+        life = manifest.origin
+        return replace(
+            manifest,
+            origin_serial=self.serial(life, manifest.origin_serial),
+            origin_pages=tuple(self.page(life, page) for page in manifest.origin_pages),
+            shared=tuple((self.serial(life, serial), n) for serial, n in manifest.shared),
+        )
+
+    def pool(self, life: Incarnation, pool: Pool) -> Pool:
+        """Name the lots and pages of a pool."""
+        quarantined = (replace(entry, lot=self.lot(life, entry.lot)) for entry in pool.quarantined.values())
+        held = (replace(entry, lot=self.lot(life, entry.lot)) for entry in pool.held.values())
+        return replace(
+            pool,
+            free=tuple(tuple(self.page(life, page) for page in chunk) for chunk in pool.free),
+            next_serial=max(self._serials[life].values(), default=0) + 1,
+            quarantined={entry.lot.serial: entry for entry in quarantined},
+            held={entry.lot.serial: entry for entry in held},
+        )
+
+    # ---- processes
+
+    def process(self, process: Process) -> Process:
+        """Name what a process holds."""
+        if isinstance(process, Gateway):
+            return Gateway(self._gateway(process.node))
+        if isinstance(process, Prefill):
+            return Prefill(self._prefill(process.node), tuple(map(self._chunk, process.running)))
+        return Decode(self._decode(process.node), tuple(map(self._sequence, process.running)), process.read)
+
+    def _gateway(self, node: GatewayNode) -> GatewayNode:
+        def named(handoff: GatewayHandoff) -> GatewayHandoff:
+            return handoff if handoff.grant is None else replace(handoff, grant=self.grant(handoff.grant))
+
+        return replace(node, handoffs={attempt: named(h) for attempt, h in node.handoffs.items()})
+
+    def _prefill(self, node: PrefillNode) -> PrefillNode:
+        life = self.prefill
+
+        def named(handoff: PrefillHandoff) -> PrefillHandoff:
+            return replace(
+                handoff,
+                grant=None if handoff.grant is None else self.grant(handoff.grant),
+                lot=None if handoff.lot is None else self.lot(life, handoff.lot),
+                shared=tuple(self.lot(life, lot) for lot in handoff.shared),
+                found=tuple((self.serial(life, serial), n) for serial, n in handoff.found),
+            )
+
+        handoffs = {attempt: named(h) for attempt, h in node.handoffs.items()}
+        return replace(node, handoffs=handoffs, pool=self.pool(life, node.pool))
+
+    def _decode(self, node: DecodeNode) -> DecodeNode:
+        life = self.decode
+
+        def named(handoff: DecodeHandoff) -> DecodeHandoff:
+            return replace(
+                handoff,
+                remote=None if handoff.remote is None else self.lot(life, handoff.remote),
+                own=tuple(self.lot(life, lot) for lot in handoff.own),
+                manifest=None if handoff.manifest is None else self.manifest(handoff.manifest),
+                bad=frozenset(self.page(life, page) for page in handoff.bad),
+            )
+
+        handoffs = {attempt: named(h) for attempt, h in node.handoffs.items()}
+        return replace(node, handoffs=handoffs, pool=self.pool(life, node.pool))
+
+    def _chunk(self, chunk: Chunk) -> Chunk:
+        bad = tuple(sorted(self.page(self.prefill, page) for page in chunk.bad))
+        return chunk._replace(tags=tuple(map(self.tag, chunk.tags)), bad=bad)
+
+    def _sequence(self, sequence: Sequence) -> Sequence:
+        life = self.decode
+
+        def named(row: Row) -> Row:
+            expected = None if row.expected is None else self.tag(row.expected)
+            return Row(self.page(life, row.page), expected, self.serial(life, row.own_serial))
+
+        wrong = tuple((self.page(life, page), position, held) for page, position, held in sequence.wrong)
+        bad = tuple(sorted(self.page(life, page) for page in sequence.bad))
+        return sequence._replace(rows=tuple(map(named, sequence.rows)), bad=bad, wrong=wrong)
+
+    # ---- what lies between
+
+    def message(self, envelope: Envelope) -> Envelope:
+        """Name what a message holds."""
+        message = envelope.message
+        match message:
+            case Grant():
+                return replace(envelope, message=self.grant(message))
+            case Dispatch():
+                return replace(envelope, message=replace(message, grant=self.grant(message.grant)))
+            case Sent():
+                serial = self.serial(self.decode, message.grant_serial)
+                manifest = self.manifest(message.manifest)
+                return replace(envelope, message=replace(message, grant_serial=serial, manifest=manifest))
+        return envelope
+
+    def write(self, write: Write) -> Write:
+        """Name where a write goes and what it reads."""
+        source = self.cell(write.source) if isinstance(write.source, Cell) else self.page(write.writer, write.source)
+        return write._replace(
+            page=self.page(self.decode, write.page),
+            serial=self.serial(self.decode, write.serial) if write.target == self.decode else write.serial,
+            source=source,
+            source_tag=None if write.source_tag is None else self.tag(write.source_tag),
+        )
+
+    def cell(self, cell: Cell) -> Cell:
+        """Name the tags that a page shows."""
+        head = None if cell.head is None else self.tag(cell.head)
+        tail = None if cell.tail is None else (self.tag(cell.tail[0]), cell.tail[1])
+        return cell._replace(head=head, tail=tail)
+
+    def cells(self, cells: Cells) -> Cells:
+        """Name pages and the tags that they show."""
+        pools = []
+        for life, pool in ((self.prefill, cells.prefill), (self.decode, cells.decode)):
+            named = sorted((self.page(life, page), self.cell(cell)) for page, cell in enumerate(pool))
+            pools.append(tuple(cell for _, cell in named))
+        return Cells(*pools)
+
+
+class Canon:
+    """Gives every world the one name that all its renamings share."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self._orders: dict[int, tuple[int, ...]] = {}
+        self._named: dict[tuple[str, int], tuple[Serials, Serials]] = {}
+        self._after: dict[tuple[str, int, Names], int] = {}
+        self._renamings: dict[Names, Renaming] = {}
+
+    def of(self, world: World) -> World:
+        """Give a world its names."""
+        tables = self.tables
+        lives = tables.around[world.around].lives
+        prefill, decode = self._serials(world, lives)
+        names = Names(
+            lives[PREFILL], lives[DECODE], self._order(world.prefill), self._order(world.decode), prefill, decode
+        )
+        steps = tables.steps
+        return (
+            World(
+                self._put("process", world.gateway, names),
+                self._put("process", world.prefill, names),
+                self._put("process", world.decode, names),
+                self._put("network", world.network, names),
+                self._put("writes", world.writes, names),
+                self._put("cells", world.cells, names),
+                world.clients,
+                world.around,
+            )
+            if steps
+            else world
+        )
+
+    def _order(self, number: int) -> tuple[int, ...]:
+        """Give the new name of each page: the order in which its node lists it."""
+        order = self._orders.get(number)
+        if order is None:
+            node = self.tables.steps.processes[number].node
+            listed = list(_pages(node))
+            order = self._orders[number] = tuple(listed.index(page) for page in range(len(listed)))
+        return order
+
+    def _serials(self, world: World, lives: tuple[Incarnation, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        found = [self._naming("process", number, lives) for number in world[:3]]
+        found.append(self._naming("network", world.network, lives))
+        found.append(self._naming("writes", world.writes, lives))
+        prefill, decode = (sorted(frozenset().union(*each)) for each in zip(*found, strict=True))
+        return tuple(prefill), tuple(decode)
+
+    def _naming(self, kind: str, number: int, lives: tuple[Incarnation, ...]) -> tuple[Serials, Serials]:
+        key = (kind + lives[PREFILL] + lives[DECODE], number)
+        named = self._named.get(key)
+        if named is None:
+            collect = _Collector(lives[PREFILL], lives[DECODE])
+            collect.see(kind, self._value(kind, number), self.tables)
+            named = self._named[key] = (frozenset(collect.prefill), frozenset(collect.decode))
+        return named
+
+    def _value(self, kind: str, number: int) -> object:
+        tables = self.tables
+        table = {
+            "process": tables.steps.processes,
+            "network": tables.networks,
+            "writes": tables.writes,
+            "cells": tables.cells,
+        }[kind]
+        return table[number]  # type: ignore[index]
+
+    def _put(self, kind: str, number: int, names: Names) -> int:
+        key = (kind, number, names)
+        after = self._after.get(key)
+        if after is None:
+            renaming = self._renamings.get(names)
+            if renaming is None:
+                renaming = self._renamings[names] = Renaming(names)
+            after = self._after[key] = self._rename(kind, number, renaming)
+        return after
+
+    def _rename(self, kind: str, number: int, renaming: Renaming) -> int:
+        tables = self.tables
+        if kind == "process":
+            return tables.steps.processes.id_of(renaming.process(tables.steps.processes[number]))
+        if kind == "network":
+            network = tables.networks[number]
+            messages = tables.steps.messages
+            named = sorted(messages.id_of(renaming.message(messages[each])) for each in network.messages)
+            return tables.networks.id_of(Network(tuple(named), network.tokens))
+        if kind == "writes":
+            writes = sorted(map(renaming.write, tables.writes[number]), key=repr)
+            return tables.writes.id_of(tuple(writes))
+        return tables.cells.id_of(renaming.cells(tables.cells[number]))
+
+
+def _pages(node: object) -> Iterable[int]:
+    if isinstance(node, DecodeNode):
+        for handoff in node.handoffs.values():
+            for lot in (handoff.remote, *handoff.own):
+                yield from lot.pages if lot is not None and lot.serial not in node.pool.quarantined else ()
+    if isinstance(node, PrefillNode):
+        for entry in node.pool.held.values():
+            yield from entry.lot.pages
+    if isinstance(node, DecodeNode | PrefillNode):
+        for aside in node.pool.quarantined.values():
+            yield from aside.lot.pages
+        for chunk in reversed(node.pool.free):
+            yield from reversed(chunk)
+
+
+class _Collector:
+    """Finds the serials that somebody names."""
+
+    def __init__(self, prefill: Incarnation, decode: Incarnation) -> None:
+        self.lives = (prefill, decode)
+        self.prefill: set[int] = set()
+        self.decode: set[int] = set()
+
+    def see(self, kind: str, value: object, tables: Tables) -> None:
+        """Collect from one part of a world."""
+        if kind == "network" and isinstance(value, Network):
+            for message in value.messages:
+                self._message(tables.steps.messages[message])
+        elif kind == "writes":
+            for write in value:  # type: ignore[attr-defined]
+                self._write(write)
+        else:
+            self._process(value)
+
+    def _message(self, envelope: Envelope) -> None:
+        match envelope.message:
+            case Grant() as grant:
+                self._add(self.lives[1], grant.serial)
+            case Dispatch(grant=grant):
+                self._add(self.lives[1], grant.serial)
+            case Sent(grant_serial=serial, manifest=manifest):
+                self._add(self.lives[1], serial)
+                self._manifest(manifest)
+
+    def _write(self, write: Write) -> None:
+        self._add(write.target, write.serial)
+        if write.source_tag is not None:
+            self._add(write.source_tag[0], write.source_tag[1])
+
+    def _process(self, process: object) -> None:
+        if isinstance(process, Gateway):
+            for held in process.node.handoffs.values():
+                if held.grant is not None:
+                    self._add(self.lives[1], held.grant.serial)
+        elif isinstance(process, Prefill):
+            self._pool(self.lives[0], process.node.pool)
+            for job in process.node.handoffs.values():
+                if job.grant is not None:
+                    self._add(self.lives[1], job.grant.serial)
+                for lot in job.lots:
+                    self._add(self.lives[0], lot.serial)
+            for chunk in process.running:
+                for life, serial, _ in chunk.tags:
+                    self._add(life, serial)
+        elif isinstance(process, Decode):
+            self._decode(process)
+
+    def _decode(self, process: Decode) -> None:
+        self._pool(self.lives[1], process.node.pool)
+        for handoff in process.node.handoffs.values():
+            for lot in (handoff.remote, *handoff.own):
+                if lot is not None:
+                    self._add(self.lives[1], lot.serial)
+            if handoff.manifest is not None:
+                self._manifest(handoff.manifest)
+        for sequence in process.running:
+            for row in sequence.rows:
+                self._add(self.lives[1], row.own_serial)
+                if row.expected is not None:
+                    self._add(row.expected[0], row.expected[1])
+
+    def _pool(self, life: Incarnation, pool: Pool) -> None:
+        for serial in (*pool.quarantined, *pool.held):
+            self._add(life, serial)
+
+    def _manifest(self, manifest: Manifest) -> None:
+        self._add(manifest.origin, manifest.origin_serial)
+        for serial, _ in manifest.shared:
+            self._add(manifest.origin, serial)
+
+    def _add(self, life: Incarnation, serial: int) -> None:
+        if serial > 0:
+            if life == self.lives[0]:
+                self.prefill.add(serial)
+            elif life == self.lives[1]:
+                self.decode.add(serial)
+
+
+Canonical = Callable[[World], World]

@@ -1,0 +1,84 @@
+"""The search over ``step``: what it finds, how many worlds there are, and that its reductions change no verdict."""
+
+import pytest
+from msgspec.structs import replace
+
+from kvfence.driver.mutants import INCIDENT_LACKS
+from kvfence.protocol.guards import Rules
+from kvfence.prove.bounds import FAULTS, Asked, Bounds
+from kvfence.prove.search import Limits, Search, explore
+from kvfence.prove.story import tell
+
+ONE = Bounds(requests=(Asked(),))
+CAPACITY = ONE.capacity
+INCIDENT = Bounds(
+    requests=(Asked(), Asked(num_tokens=4, tenant=1)),
+    capacity=replace(CAPACITY, prefill_pages=1, context_tokens=8),
+    rules=Rules.without(*INCIDENT_LACKS),
+    setups=frozenset({"placeholder"}),
+)
+LATE = Bounds(
+    capacity=replace(CAPACITY, decode_pages=2, prefill_pages=1),
+    rules=Rules.without("quarantine-on-revoke"),
+    faults=frozenset({"deadline"}),
+    faults_max=1,
+)
+
+STATES = {
+    "loss": 146,
+    "duplicate": 720,
+    "corrupt": 104,
+    "misdirect": 203,
+    "stall": 237,
+}
+"""How many worlds one request has with one fault at most: when this changes, say why in the commit."""
+
+
+@pytest.mark.parametrize("fault", STATES)
+def test_one_request_with_every_guard_is_safe_whatever_goes_wrong_once(fault: str) -> None:
+    """Every world of one request is seen, none breaks a property, and there are as many as there were."""
+    result = explore(replace(ONE, faults=frozenset({fault}), faults_max=1))
+    assert (result.exhausted, result.broken, result.states) == (True, (), STATES[fault])
+
+
+def test_the_incident_is_found_at_once() -> None:
+    """Without the guards that its engine lacked, the placeholder's answer is computed from pages nobody wrote."""
+    search = Search(INCIDENT, targets={"reads-own-bytes"})
+    result = search.run()
+    way = next(way for way in result.broken if way.name == "reads-own-bytes")
+    assert result.cpu_s < 0.5  # a tenth of it on an idle machine
+    story = tell(search, way)
+    assert len(story.moments) == len(way.edges)
+    assert "reads page 0 (B page 1), page 1" in story.moments[-2].text
+    assert any("refusal-is-final" in guard for moment in story.moments for guard in moment.guards)
+
+
+def test_the_incident_does_not_happen_with_every_guard() -> None:
+    """The same world with all guards is exhausted and breaks nothing."""
+    result = explore(replace(INCIDENT, rules=Rules.all()))
+    assert (result.exhausted, result.broken) == (True, ())
+
+
+def test_a_late_write_is_found() -> None:
+    """Pages released while their writer is active are written by it afterwards."""
+    result = explore(LATE, targets={"no-stray-write"})
+    assert "no-stray-write" in [way.name for way in result.broken]
+    assert result.cpu_s < 3
+
+
+def test_a_bound_that_is_met_is_unknown() -> None:
+    """A search that stops early says so, and does not say exhausted."""
+    result = explore(Bounds(faults=frozenset(FAULTS)), Limits(states_max=300))
+    assert not result.exhausted
+    assert result.bound == "300 states"
+
+
+def test_names_alone_make_no_other_world() -> None:
+    """Without the reductions the same properties hold, in more worlds and with as many kinds of rest."""
+    bounds = replace(ONE, faults=frozenset({"cancel"}), faults_max=1)
+    reduced, whole = explore(bounds), explore(replace(bounds, exact=True))
+    assert reduced.exhausted
+    assert whole.exhausted
+    assert (reduced.broken, whole.broken) == ((), ())
+    assert reduced.reached == whole.reached
+    assert reduced.states <= whole.states
