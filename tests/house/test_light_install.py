@@ -12,7 +12,7 @@ from kvfence.cli.main import VERBS
 HEAVY = (
     "torch", "transformers", "numpy", "zmq", "starlette", "uvicorn", "sse_starlette", "httpx", "httpx_sse", "xxhash",
     "structlog", "psutil", "rapidfuzz", "gguf", "safetensors", "tokenizers", "openai", "llguidance",
-    "ibis", "duckdb", "pyarrow", "pandas", "scipy", "opentelemetry",
+    "ibis", "duckdb", "pyarrow", "pandas", "scipy", "opentelemetry", "z3",
 )  # fmt: skip
 # Packages that every install can import whole, from the floor up.
 LIGHT_PACKAGES = (

@@ -55,6 +55,12 @@ def layout_is_ours(o: Logic, s: State, a: Term) -> Term:
     return implies(o, among(o, s.decode(a), VERIFYING, RUNNING), s.layout(s.worker(s.manifest(a))))
 
 
+@conjunct(("attempt",), safety=True)
+def count_agrees(o: Logic, s: State, a: Term) -> Term:
+    """What runs was sent with as many pages as were offered."""
+    return implies(o, among(o, s.decode(a), VERIFYING, RUNNING), s.num_send(s.manifest(a)) == s.size(a))
+
+
 # ---- attempts ----------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +229,7 @@ AT_DECODE = (
     no_leak,
     pass_holds_pages,
     layout_is_ours,
+    count_agrees,
     own_manifest,
     whole_grant,
     grants_are_known,

@@ -22,6 +22,16 @@ RECEIPT, EXIT, SESSION = range(3)
 # Whose tag a page's head is: nobody's, prefill's (life, serial, source page), or decode's own (attempt).
 BARE, ORIGIN, BY_DECODE = range(3)
 
+WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "decode": ("none", "waiting", "granted", "verifying", "running", "revoked", "closed", "lost"),
+    "prefill": ("none", "waiting", "running", "sent", "failed", "aborting", "closed"),
+    "page": ("free", "remote", "adopted", "own", "quarantined"),
+    "source_state": ("free", "granted", "sealed", "quarantined"),
+    "write": ("unposted", "posted", "head", "first", "second", "landed", "ended"),
+    "fence": ("at receipt", "exit", "session"),
+}
+"""What those numbers are called, by field."""
+
 FIXED: Final[dict[str, tuple[tuple[Sort, ...], Kind]]] = {
     "size": (("attempt",), "int"),  # pages of the prompt, as the gateway offered it
     "placed": (("attempt",), "life"),  # the prefill worker that the gateway named

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kvfence.protocol.guards import Rules
 from kvfence.prove.invariant.action import Action, Guards
 from kvfence.prove.invariant.conjunct import Conjunct
-from kvfence.prove.invariant.fields import FREE, RECEIPT, S_FREE, SESSION, UNPOSTED
+from kvfence.prove.invariant.fields import FREE, RECEIPT, S_FREE, SESSION, UNPOSTED, WORDS
 from kvfence.prove.invariant.logic import Field, Sort, State, Term
 from kvfence.prove.invariant.rules import ACTIONS, CONJUNCTS, conjuncts_of
 from kvfence.prove.invariant.terms import Terms, constants, reachable, symbolic
@@ -94,7 +94,9 @@ class _Overheard(State):
 class _Stage:
     """All conjuncts, said of an action's parameters, of what is doubted, and of what these lead to."""
 
-    def __init__(self, state: State, kinds: Sequence[str], sorts: Sequence[Sort], templates: Sequence[_Template]) -> None:
+    def __init__(
+        self, state: State, kinds: Sequence[str], sorts: Sequence[Sort], templates: Sequence[_Template]
+    ) -> None:
         self.parameters = constants(kinds, "the")
         self.doubted = constants(sorts, "any")
         acting = _by_sort(self.parameters, kinds)
@@ -200,15 +202,15 @@ def _fixed(o: Terms, s: State) -> Term:
 
 
 def begins(o: Terms, s: State) -> Term:
-    """How it begins: nobody has asked for anything; pages hold anything at all and are quarantined or free."""
+    """How it begins: nobody has asked for anything, and pages may hold anything. A start is a ``restart`` from here."""
     nothing = ("decode", "num_table", "serial", "prefill", "num_source", "num_send", "num_sealed", "num_posted")
-    zero = lambda a: o.all(*(s.fields[name](a) == 0 for name in (*nothing, "num_landed", "session_of")))
+    zero: Field = lambda a: o.all(*(s.fields[name](a) == 0 for name in (*nothing, "num_landed", "session_of")))
     flags = ("passing", "over", "granted", "holds", "computing", "batch", "unknown", "owes", "forgotten", "sent")
-    off = lambda a: o.all(*(o.no(s.fields[name](a)) for name in (*flags, "drained")), s.quiet(a))
+    off: Field = lambda a: o.all(*(o.no(s.fields[name](a)) for name in (*flags, "drained")), s.quiet(a))
     attempts = o.each(("attempt",), lambda a: o.all(zero(a), off(a), s.worker(a) == s.placed(a)))
     posted = o.each(("attempt", "index"), lambda a, i: s.write(a, i) == UNPOSTED)
-    kinds = lambda p: o.all(s.page(p) == FREE, o.no(s.former(p)), o.no(s.noticed(p)))
-    bare = lambda p: o.all(s.head_kind(p) == 0, s.stray(p) == 0, kinds(p))
+    kinds: Field = lambda p: o.all(s.page(p) == FREE, o.no(s.former(p)), o.no(s.noticed(p)))
+    bare: Field = lambda p: o.all(s.head_kind(p) == 0, s.stray(p) == 0, kinds(p))
     sources = o.each(("source",), lambda t: o.all(s.source_state(t) == S_FREE, s.source_serial(t) == 0))
     lives = o.each(("life",), lambda life: s.next_serial(life) == 1)
     told = o.all(o.no(s.leaked()), s.started(), s.session() == 0)
@@ -217,11 +219,11 @@ def begins(o: Terms, s: State) -> Term:
 
 def describe(model: z3.ModelRef, s: State, terms: Sequence[Term]) -> tuple[tuple[str, str], ...]:
     """Give what a counterexample says of the things an action and a conjunct are about."""
-    said: list[tuple[str, str]] = [("fence", str(model.eval(s.fence(), model_completion=True)))]
+    said = [("fence", _word("fence", model.eval(s.fence(), model_completion=True)))]
     for term in terms:
         if not z3.is_expr(term):
             continue
-        said.append((str(term), str(model.eval(term, model_completion=True))))
+        said.append((str(term), _word("", model.eval(term, model_completion=True))))
         said += [(f"{name}({term})", value) for name, value in _facts(model, s, term)]
     return tuple(said)
 
@@ -236,4 +238,10 @@ _OF_SORT = {
 
 def _facts(model: z3.ModelRef, s: State, term: Term) -> Iterator[tuple[str, str]]:
     for name in _OF_SORT.get(str(term.sort()), ()):
-        yield name, str(model.eval(s.fields[name](term), model_completion=True))
+        yield name, _word(name, model.eval(s.fields[name](term), model_completion=True))
+
+
+def _word(name: str, value: Term) -> str:
+    words = WORDS.get(name, ())
+    number = int(str(value)) if words else 0
+    return words[number] if 0 <= number < len(words) else str(value).replace("!val!", "-")

@@ -1,0 +1,104 @@
+"""``kvfence prove invariant``: an inductive invariant for any number of attempts, pages and sizes, checked by Z3."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import Struct
+
+from kvfence.cli.exits import ExitCode, missing_extra
+from kvfence.cli.render import print_json, print_note, print_table
+from kvfence.core.errors import SettingsError
+from kvfence.protocol.guards import ASKED, GUARDS, Rules
+
+if TYPE_CHECKING:
+    from kvfence.prove.invariant.induction import Failure, Proof
+    from kvfence.prove.invariant.verdicts import Verdict
+
+app = typer.Typer()
+
+
+@app.command()
+def invariant(
+    absent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without", metavar="GUARD", help="Take this guard away, everywhere or at one place (name@place)."
+        ),
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Take every guard away, one by one: half a minute.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Prove for any number of attempts, pages and sizes that no token leaves computed from foreign bytes.
+
+    Every conjunct of an inductive invariant is shown at the start and after every action. With a guard taken away:
+    which action no longer keeps which conjunct, and a state in which that happens. Exit code 0 where the proof stands,
+    1 where it does not.
+    """
+    names = _known(absent or [])
+    try:
+        from kvfence.prove.invariant.induction import Induction
+        from kvfence.prove.invariant.rules import CONJUNCTS
+        from kvfence.prove.invariant.verdicts import ASSUMPTIONS, each_guard, without
+    except ModuleNotFoundError as error:
+        raise typer.Exit(missing_extra("prove invariant", "prove", error)) from None
+    induction = Induction()
+    proof = induction.prove(Rules.all())
+    verdicts = [without(induction, *names)] if names else list(each_guard(induction)) if each else []
+    if json:
+        print_json(_Document(proof.holds, proof, {c.name: c.statement for c in CONJUNCTS}, verdicts, ASSUMPTIONS))
+    else:
+        _show(proof, verdicts)
+    found = names and verdicts[0].fails
+    raise typer.Exit(ExitCode.FOUND if found or not proof.holds else ExitCode.NOTHING_FOUND)
+
+
+class _Document(Struct):
+    """The report as JSON."""
+
+    holds: bool
+    proof: "Proof"
+    conjuncts: dict[str, str]
+    guards: "list[Verdict]"
+    assumes: tuple[str, ...]
+
+
+def _known(names: Sequence[str]) -> list[str]:
+    unknown = [name for name in names if name not in GUARDS and name not in ASKED]
+    if unknown:
+        raise SettingsError([f"no guard is called {name}; kvfence knows {', '.join(GUARDS)}" for name in unknown])
+    return list(names)
+
+
+def _show(proof: "Proof", verdicts: "Sequence[Verdict]") -> None:
+    said = "proved" if proof.holds else "NOT proved"
+    print_note(f"All guards on: {said}. {proof.conjuncts} conjuncts, {proof.actions} actions, "
+               f"{proof.obligations} obligations, {proof.cpu_s:.1f} s of CPU time.")  # fmt: skip
+    _show_failures(proof.failures)
+    if len(verdicts) > 1:
+        rows = [(_named(v), v.outcome, v.because or _first(v.fails)) for v in verdicts]
+        print_table("", ("without", "the proof", "where"), rows)
+    for verdict in verdicts if len(verdicts) == 1 else ():
+        print_note(f"Without {', '.join(verdict.without)}: {verdict.outcome}. {verdict.because}")
+        _show_failures(verdict.fails)
+
+
+def _named(verdict: "Verdict") -> str:
+    more = len(verdict.without) - 1
+    return verdict.guard if not more else f"{verdict.guard} and the {more} others that answer its fault"
+
+
+def _first(failures: "Sequence[Failure]") -> str:
+    failure = next((f for f in failures if f.safety), failures[0])
+    return f"{failure.action} breaks {failure.conjunct}"
+
+
+def _show_failures(failures: "Sequence[Failure]") -> None:
+    for failure in failures:
+        kind = "a promise" if failure.safety else "part of the argument"
+        print_note(f"  {failure.action} does not keep {failure.conjunct} ({kind})")
+    shown = next((f for f in failures if f.safety), failures[0] if failures else None)
+    if shown is not None:
+        print_note(f"  for example, where {shown.action} happens with:")
+        for name, value in shown.model:
+            print_note(f"    {name} = {value}")
