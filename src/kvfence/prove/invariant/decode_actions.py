@@ -150,7 +150,9 @@ def give_up(o: Logic, s: State, g: Guards, a: Term) -> Effect:
     """A hand-off ends before adoption: what prefill may still write goes to quarantine, the rest is free."""
     may = among(o, s.decode(a), GRANTED, VERIFYING)
     keeps = g.on("quarantine-on-revoke", "decode")
-    return Effect(may, _revoked(o, s, a, keeps, lambda p, life: o.all(life == s.placed(a), s.writer(life)), True))
+    return Effect(
+        may, _revoked(o, s, a, keeps, lambda p, life: o.all(life == s.placed(a), s.writer(life)), drains=True)
+    )
 
 
 @action("attempt")
@@ -158,12 +160,12 @@ def give_up_mismatch(o: Logic, s: State, g: Guards, a: Term) -> Effect:
     """Verification found other stamps or bytes: some writer is active, and nobody knows which."""
     may = s.decode(a) == VERIFYING
     keeps = g.on("quarantine-on-mismatch", "decode")
-    after = _revoked(o, s, a, keeps, lambda p, life: s.writer(life), False)
+    after = _revoked(o, s, a, keeps, lambda p, life: s.writer(life), drains=False)
     marked: Field = lambda p: o.any(s.noticed(p), o.all(s.owner(p) == a, s.page(p) == REMOTE, s.stray(p) != 0))
     return Effect(may, after.but(noticed=marked))
 
 
-def _revoked(o: Logic, s: State, a: Term, keeps: bool, suspects: Field, drains: bool) -> State:
+def _revoked(o: Logic, s: State, a: Term, keeps: bool, suspects: Field, *, drains: bool) -> State:
     kept = s.fence() != RECEIPT if keeps else False
     ours: Field = lambda p: o.all(s.owner(p) == a, s.page(p) == REMOTE)
     freed: Field = lambda p: o.any(_is_own(o, s, a, p), ours(p))

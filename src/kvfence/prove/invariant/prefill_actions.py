@@ -27,8 +27,9 @@ from kvfence.prove.invariant.logic import Field, Logic, State, Term, among, at, 
 
 
 @action("attempt", "life", "int")
-def dispatch(o: Logic, s: State, g: Guards, a: Term, life: Term, number: Term) -> Effect:
+def dispatch(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """A Dispatch is queued by the worker that it reaches, for as many pages as it is taken to have."""
+    a, life, number = about
     placed = (life == s.placed(a)) if g.on("peer-is-current", "prefill") else True
     current = o.no(s.forgotten(a)) if g.on("attempt-is-current", "prefill") else True
     layout = s.layout(life) if g.on("layout-agrees", "prefill") else True
@@ -78,8 +79,9 @@ def begin_chunk(o: Logic, s: State, g: Guards, a: Term) -> Effect:
 
 
 @action("attempt", "index", "bool")
-def fill(o: Logic, s: State, g: Guards, a: Term, i: Term, slack: Term) -> Effect:
+def fill(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """A pass writes a page that is not sealed yet; what was there before may stay behind its last token."""
+    a, i, slack = about
     t = s.source(a, i)
     may = o.all(s.computing(a), i >= s.num_sealed(a), i < s.num_send(a))
     filled = s.but(source_of=at(o, s.source_of, t, s.request(a)), source_at=at(o, s.source_at, t, i))

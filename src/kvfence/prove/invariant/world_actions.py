@@ -45,7 +45,7 @@ def _head(o: Logic, s: State, a: Term, i: Term) -> State:
     return kind.but(head_serial=at(o, s.head_serial, p, serial), head_page=at(o, s.head_page, p, s.source(a, i)))
 
 
-def _half(o: Logic, s: State, a: Term, i: Term, broken: Term, half: str) -> State:
+def _half(o: Logic, s: State, a: Term, i: Term, broken: Term, *, half: str) -> State:
     p, (_, _, of, place) = s.table(a, i), _at_source(o, s, a, i)
     names, places = s.fields[f"{half}_of"], s.fields[f"{half}_at"]
     of = o.where(broken, s.nobody(), of)
@@ -74,17 +74,19 @@ def land_head(o: Logic, s: State, g: Guards, a: Term, i: Term) -> Effect:
 
 
 @action("attempt", "index", "bool")
-def land_first(o: Logic, s: State, g: Guards, a: Term, i: Term, broken: Term) -> Effect:
+def land_first(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """The first half of its bytes lands, sound or broken."""
+    a, i, broken = about
     may = o.all(s.fence() != RECEIPT, s.write(a, i) == HEAD)
-    return Effect(may, _moved(o, _half(o, s, a, i, broken, "first"), a, i, FIRST))
+    return Effect(may, _moved(o, _half(o, s, a, i, broken, half="first"), a, i, FIRST))
 
 
 @action("attempt", "index", "bool")
-def land_second(o: Logic, s: State, g: Guards, a: Term, i: Term, broken: Term) -> Effect:
+def land_second(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """The second half lands."""
+    a, i, broken = about
     may = o.all(s.fence() != RECEIPT, s.write(a, i) == FIRST)
-    return Effect(may, _moved(o, _half(o, s, a, i, broken, "second"), a, i, SECOND))
+    return Effect(may, _moved(o, _half(o, s, a, i, broken, half="second"), a, i, SECOND))
 
 
 @action("attempt", "index")
@@ -100,10 +102,11 @@ def _is_taken(o: Logic, s: State, a: Term, i: Term) -> Term:
 
 
 @action("attempt", "index", "bool")
-def land_whole(o: Logic, s: State, g: Guards, a: Term, i: Term, broken: Term) -> Effect:
+def land_whole(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """Where the receiver checks each write, one that is granted lands in one step."""
+    a, i, broken = about
     may = o.all(s.fence() == RECEIPT, s.write(a, i) == POSTED, _is_taken(o, s, a, i))
-    halves = _half(o, _half(o, _head(o, s, a, i), a, i, broken, "first"), a, i, broken, "second")
+    halves = _half(o, _half(o, _head(o, s, a, i), a, i, broken, half="first"), a, i, broken, half="second")
     return Effect(may, _moved(o, _tail(o, halves, a, i), a, i, LANDED))
 
 
@@ -118,8 +121,9 @@ def turn_away(o: Logic, s: State, g: Guards, a: Term, i: Term) -> Effect:
 
 
 @action("page", "life", "life", "int", "source")
-def stray_head(o: Logic, s: State, g: Guards, p: Term, by: Term, life: Term, serial: Term, t: Term) -> Effect:
+def stray_head(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """A write that was meant for another page begins here: its head carries another tag than its victim's."""
+    p, by, life, serial, t = about
     a, i = s.owner(p), s.index(p)
     issued = o.all(serial > 0, serial < s.next_serial(life))
     mine = o.all(life == s.worker(a), serial == s.serial(a), t == s.source(a, i))
@@ -132,15 +136,17 @@ def stray_head(o: Logic, s: State, g: Guards, p: Term, by: Term, life: Term, ser
 
 
 @action("page", "request", "int")
-def stray_first(o: Logic, s: State, g: Guards, p: Term, of: Term, place: Term) -> Effect:
+def stray_first(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """Its first half lands."""
+    p, of, place = about
     landed = s.but(first_of=at(o, s.first_of, p, of), first_at=at(o, s.first_at, p, place))
     return Effect(s.stray(p) == 1, landed.but(stray=at(o, s.stray, p, 2)))
 
 
 @action("page", "request", "int")
-def stray_second(o: Logic, s: State, g: Guards, p: Term, of: Term, place: Term) -> Effect:
+def stray_second(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """Its second half lands."""
+    p, of, place = about
     landed = s.but(second_of=at(o, s.second_of, p, of), second_at=at(o, s.second_at, p, place))
     return Effect(s.stray(p) == 2, landed.but(stray=at(o, s.stray, p, 3)))
 
