@@ -1,0 +1,39 @@
+"""``kvfence range`` before anything is started: what there is, and what is refused."""
+
+import json
+
+import pytest
+
+from kvfence.ranges.catalogue import RANGES
+from tests.unit.cli.conftest import Run
+
+NAMES = {
+    *("incident", "late-write", "torn-write", "stale-reference", "misdirected", "corrupt", "truncated"),
+    *("empty-200", "slow-refusal", "sound"),
+}
+
+
+def test_the_list_says_what_each_teaches(run: Run) -> None:
+    """Every name, with what it teaches and which guards are away; as JSON, one document."""
+    shown = run("range", "--list")
+    listed = json.loads(run("range", "--list", "--json").out)
+    assert shown.code == 0
+    assert all(name in shown.out for name in NAMES)
+    assert {each["name"] for each in listed} == NAMES == set(RANGES)
+    assert all(each["teaches"] and each["shows"] for each in listed)
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["Incident"]])
+def test_an_unknown_name_is_wrong_usage(run: Run, arguments: list[str]) -> None:
+    """Exit code 2, and the names that there are."""
+    outcome = run("range", *arguments)
+    assert outcome.code == 2
+    assert "incident" in outcome.err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::"])
+def test_another_host_than_loopback_is_refused(run: Run, host: str) -> None:
+    """Exit code 2 before anything listens."""
+    outcome = run("range", "incident", "--host", host)
+    assert outcome.code == 2
+    assert "loopback alone" in outcome.err
