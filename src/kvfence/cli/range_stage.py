@@ -32,7 +32,7 @@ from kvfence.runtime.life import Plan
 from kvfence.runtime.supervisor import Supervisor
 
 BANNER = "x-kvfence-range"
-QUIET_S = 60.0
+READY_S, QUIET_S = 600.0, 60.0
 """A slow machine is no reason to replace a worker of a practice server."""
 
 
@@ -154,7 +154,9 @@ def _plan(ask: Ask, model: ServedModel | None) -> Plan:
         Settings(
             model=ModelSettings(context=str(ask.sizes.context)),
             pool=PoolSettings(page_size=ask.sizes.page),
-            workers=WorkerSettings(trace=ask.trace, silent_timeout_s=QUIET_S, heartbeat_timeout_s=QUIET_S),
+            workers=WorkerSettings(
+                trace=ask.trace, ready_timeout_s=READY_S, silent_timeout_s=QUIET_S, heartbeat_timeout_s=QUIET_S
+            ),
         ),
         "" if model is None else str(model.path),
         ask.range.rules(ask.put_back),
