@@ -63,6 +63,9 @@ Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certific
 Keep = Annotated[
     bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
 ]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")]
+JUnit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML.")]
+Reproducer = Annotated[Path | None, typer.Option(metavar="FILE", help="Of a leak: a script that asks again with curl.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 
 
@@ -88,6 +91,9 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     out: Out = None,
+    html: Html = None,
+    junit: JUnit = None,
+    reproducer: Reproducer = None,
     keep_evidence: Keep = False,
 ) -> None:
     """Ask a server of your own whether it answers one caller with another's text.
@@ -129,7 +135,7 @@ def run(
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
         record = asyncio.run(carry_out(asked, context, progress.see))
-    raise typer.Exit(present(record, Forms(json, out, keep_evidence)))
+    raise typer.Exit(present(record, Forms(json, out, html, junit, reproducer, keep_evidence)))
 
 
 def _door(base_url: str, key_names: list[str], header_names: list[str], verify: "SSLContext | bool") -> "Door":

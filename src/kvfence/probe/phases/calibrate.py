@@ -20,7 +20,7 @@ CONTROL_TOKENS = 12
 SHAPES = ((2, 0), (2, 6), (4, 0))
 """Lines and fillers: the second tells a filler's length, the third a line's."""
 
-STALE_LINES, STALE_TOKENS = 4, 16
+STALE_LINES, STALE_TOKENS = 4, 24
 STALE_LEAST, STALE_MOST = 3, 12
 LEFT_FOR_LIMIT = 16
 """Requests that the searches for limit and rate take."""
@@ -190,7 +190,7 @@ async def _as_a_leak_reads(stage: Stage) -> None:
         tenant = stage.tenants[number % len(stage.tenants)]
         own, stale = stage.markers.of(tenant, 2 * number), stage.markers.of(tenant, 2 * number + 1)
         begin = compose(Wish(REPETITIVE, (own,), 0, stage.fresh_nonce()), 1, 0)
-        lines = compose(Wish(REPETITIVE, (stale,), 0, 0), STALE_LINES, 0)
+        lines = compose(Wish(REPETITIVE, (stale,), 0, 0), STALE_LINES, 0).partition("\n")[2]
         cut = stage.rng.randrange(len(lines) // 2)
         canary = replace(
             _control(stage, SMALL_TOKENS), tenant=tenant, role="stale", group="stale", max_tokens=STALE_TOKENS
