@@ -7,12 +7,14 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvfence.cli.exits import ExitCode
+from kvfence.cli.incident_scale import play_at_scale
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table, progress
 from kvfence.core.errors import KvfenceError, SettingsError
 
@@ -34,7 +36,16 @@ kvfence incident
 kvfence incident --html incident.html
 
 kvfence incident --sim --json
+
+kvfence incident --scale production
 """
+
+
+class Scale(StrEnum):
+    """How large the incident is played."""
+
+    SMALL = "small"
+    PRODUCTION = "production"
 
 
 @app.command(epilog=EPILOGUE)
@@ -46,6 +57,9 @@ def incident(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page that tells it.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     keep: Annotated[Path | None, typer.Option("--keep", help="Keep traces and logs in this folder.")] = None,
+    scale: Annotated[
+        Scale, typer.Option("--scale", help="production: the incident's own sizes, from the protocol alone.")
+    ] = Scale.SMALL,
 ) -> None:
     """Replay the cross-request KV cache exposure, and show what the guards change.
 
@@ -53,6 +67,9 @@ def incident(
     with and without the guards that the incident's engine lacked, on one process, and with the memory fraction
     lowered. Exits 0 if everything that must be seen was seen, else 1.
     """
+    if scale is Scale.PRODUCTION:
+        _refuse_with_scale({"--model": model, "--html": html, "--keep": keep, "--seeds": num_seeds > 1})
+        play_at_scale(first, json=json)
     began = time.monotonic()
     if html is not None and not html.absolute().parent.is_dir():
         raise SettingsError([f"--html {html}: its folder does not exist; make it first"])
@@ -70,6 +87,12 @@ def incident(
     else:
         _show(found, report, html)
     raise typer.Exit(ExitCode.NOTHING_FOUND if report["ok"] else ExitCode.FOUND)
+
+
+def _refuse_with_scale(given: dict[str, object]) -> None:
+    """Its runs are the protocol's alone, of one seed: no model, no traces kept, no page."""
+    if wrong := [name for name, value in given.items() if value]:
+        raise SettingsError([f"{name} does not go with --scale production: leave it out" for name in wrong])
 
 
 def _simulate(seeds: Sequence[int]) -> "list[SeedFindings]":

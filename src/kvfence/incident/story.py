@@ -169,8 +169,14 @@ def _steps(telling: Telling, rows: tuple[PageRow, ...]) -> tuple[Step, ...]:
     )
 
 
+LISTED_MAX = 24
+"""Of a longer list the beginning is told, and how long it is."""
+
+
 def _commas(items: Iterable[object]) -> str:
-    return ", ".join(map(str, items))
+    texts = [str(item) for item in items]
+    more = f" ... ({len(texts):,} in all)" if len(texts) > LISTED_MAX else ""
+    return ", ".join(texts[: LISTED_MAX // 2] if more else texts) + more
 
 
 def _said_no(reading: Reading, place: str) -> str:
@@ -183,7 +189,7 @@ def _by_owner(rows: Sequence[PageRow]) -> str:
     pages: dict[str, list[str]] = {}
     for row in rows:
         pages.setdefault(row.after, []).append(str(row.page))
-    return "; ".join(f"{', '.join(held)}: {_possessive(owner)}" for owner, held in pages.items())
+    return "; ".join(f"{_commas(held)}: {_possessive(owner)}" for owner, held in pages.items())
 
 
 def _possessive(owner: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
+from tests.unit.incident.test_production import SMALL
 
 KEYS = {"leaked", "status_alarms", "marker_alarms", "text_markers", "oracle_leaks", "checks", "runs", "control"}
 
@@ -57,3 +58,18 @@ def test_the_simulation_needs_no_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["leaked"]["small_unguarded"] == 27
+
+
+def test_the_incidents_own_scale(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON on stdout and a line a run on stderr; tables without --json; what does not go with it is refused."""
+    monkeypatch.setattr("kvfence.incident.production.PRODUCTION", SMALL)
+    outcome = run("incident", "--scale", "production", "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads(outcome.out)
+    assert report["leaked"]["as it was"] == 12
+    assert report["ok"]
+    assert "zero on release: 12 x 200, 0 leaked, 12 wrong" in outcome.err
+    assert "each remedy stops it alone" in run("incident", "--scale", "production").out
+    refused = run("incident", "--scale", "production", "--html", "page.html", "--seeds", "2")
+    assert refused.code == 2
+    assert "--html" in refused.err
