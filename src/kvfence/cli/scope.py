@@ -52,7 +52,7 @@ Maps = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Which field a column is, such as prompt_tokens=usage.prompt."),
 ]
-TimeZone = Annotated[str, typer.Option(help="Of times that name none, such as Europe/Berlin.")]
+TimeZone = Annotated[str | None, typer.Option(help="Of times that name none, such as Europe/Berlin.")]
 Backend = Annotated[str | None, typer.Option(metavar="URL", help="Run where the logs lie: a URL that ibis knows.")]
 Horizon = Annotated[float | None, typer.Option(min=1.0, help="Seconds back in which pages may have been read.")]
 PrefillRate = Annotated[float | None, typer.Option(min=1.0, help="Tokens a second that prefill can do at most.")]
@@ -77,7 +77,7 @@ def report(
     deployments: Deployments = None,
     exclude: Exclude = None,
     maps: Maps = None,
-    time_zone: TimeZone = "UTC",
+    time_zone: TimeZone = None,
     backend: Backend = None,
     horizon: Horizon = None,
     prefill_rate: PrefillRate = None,
@@ -164,7 +164,8 @@ def _exit_code(relation: "Relation") -> ExitCode:
 
 
 _UNREAD = {"cannot_be_read", "broken_off", "no_column", "line_too_long", "not_json", "not_a_row"}
-_UNREAD |= {"request_line_unreadable"}
+_UNREAD |= {"request_line_unreadable", "not_an_access_line", "not_utf8", "control_bytes"}
+"""Lines that were not read, or not as they stand: one of them may be anybody's request."""
 
 
 def _show_reading(reading: "Reading") -> None:

@@ -46,6 +46,6 @@ def account(
         counts = (tally.affected, tally.likely, tally.possible_victims, tally.unknown)
         print_table("", columns, [(found.account, found.verdict.replace("_", " "), *counts, longest)])
         sys.stdout.write(found.letter + "\n")
-        for request in found.request_ids:
-            sys.stdout.write(f"  {request}\n")
+        for line in found.lines():
+            sys.stdout.write(f"  {line}\n")
     raise typer.Exit(EXITS.get(found.verdict, ExitCode.NOTHING_FOUND))

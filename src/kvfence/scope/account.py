@@ -3,23 +3,30 @@
 The sentence says what the logs show and no more: an account whose requests cannot be told is not told that it is clear.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from kvfence.core.errors import EvidenceError
 from kvfence.evidence.visible import plain
-from kvfence.scope.report.document import AccountLine, Document, Tally
+from kvfence.scope.report.document import AccountLine, Document, Tally, Told
 from kvfence.scope.report.pseudonyms import Pseudonyms
 
+_WORDS = {
+    "AFFECTED": "its response may have contained text of other customers",
+    "LIKELY": "its response probably contained text of other customers",
+    "POSSIBLE_VICTIM": "memory that had held it may have been read into another customer's response",
+    "UNKNOWN": "we cannot tell whether its response was affected",
+}
 Verdict = Literal["affected", "likely", "possible_victim", "unknown", "not_seen", "not_affected", "excluded"]
 
 
 class Answer(Struct, frozen=True):
     """What is said of one account. longest: tokens of its longest prompt, None where none was logged.
 
-    request_ids: of affected answers; seen: whether the logs hold any request of this account.
+    told: its requests that are not clear, as their sender can recognise them: for the letter. request_ids: of affected
+    answers, as the report writes them. seen: whether the logs hold any request of this account.
     """
 
     account: str
@@ -29,6 +36,22 @@ class Answer(Struct, frozen=True):
     seen: bool
     tally: Tally
     request_ids: tuple[str, ...]
+    told: tuple[Told, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Give a line for the letter about each request: the customer knows when it asked and how much, not our ids."""
+        counts = {"AFFECTED": self.tally.affected, "LIKELY": self.tally.likely, "UNKNOWN": self.tally.unknown}
+        counts |= {"POSSIBLE_VICTIM": self.tally.possible_victims}
+        for klass, words in _WORDS.items():
+            own = [each for each in self.told if each.klass == klass]
+            for each in own:
+                when = f"{each.started[:10]} {each.started[11:19]} UTC" if each.started else "time not logged"
+                tokens = (
+                    "length not logged" if each.prompt_tokens is None else f"prompt of {each.prompt_tokens:,} tokens"
+                )
+                yield f"{when}, {tokens}{f', {each.model}' if each.model else ''}: {words}"
+            if counts[klass] > len(own):
+                yield f"and {counts[klass] - len(own):,} more: {words}"
 
 
 def answer(document: Document, account: str, key: bytes | None) -> Answer:
@@ -46,7 +69,9 @@ def answer(document: Document, account: str, key: bytes | None) -> Answer:
     found = line or AccountLine(plain(account), Tally())
     verdict = _verdict(document, found, seen=line is not None)
     sentence = _letter(document, found, verdict, line is not None)
-    return Answer(plain(account), verdict, sentence, found.longest, line is not None, found.tally, found.ids.affected)
+    return Answer(
+        plain(account), verdict, sentence, found.longest, line is not None, found.tally, found.ids.affected, found.told
+    )
 
 
 def _find(document: Document, account: str, key: bytes | None) -> AccountLine | None:
@@ -154,4 +179,6 @@ def _also(tally: Tally) -> str:
 
 
 def _untold(tally: Tally) -> str:
-    return f" Of {tally.unknown:,} more we cannot tell." if tally.unknown else ""
+    both = tally.possible_victims_also_unknown
+    also = f" Whether the responses to {both:,} of these were right we cannot tell." if both else ""
+    return also + (f" Of {tally.unknown:,} more we cannot tell." if tally.unknown else "")

@@ -16,11 +16,13 @@ from kvfence.scope.history import first_refused, vulnerable_of
 from kvfence.scope.relation import CLASS_OF_REASON, Class, History, Interval
 from kvfence.scope.store import Store
 from kvfence.scope.survey import BODY_SLACK, LONG_BODY_BYTES, was_refused
-from kvfence.scope.values import Value
+from kvfence.scope.values import DAY_BITS, ZONE_BITS, Value
 
 FROM_WORST = tuple(Class)
 RELEASES_MAX = 1000
 RATED_ROWS_MIN, RATED_ROWS_MAX = 20, 1_000_000
+EASTMOST_H, WESTMOST_H = 14, 12
+"""Hours by which a clock can be ahead of UTC, and behind it."""
 _INTERVAL_SCHEMA = {
     "interval": "int64",
     "of_model": "string",
@@ -30,6 +32,8 @@ _INTERVAL_SCHEMA = {
     "to_time": "timestamp(6)",
     "pool_tokens": "int64",
     "decode_pool": "int64",
+    "decode_most": "int64",
+    "decode_since": "timestamp(6)",
     "context_tokens": "int64",
     "first_refused": "int64",
     "said_release": "string",
@@ -43,6 +47,7 @@ class Judgement(Struct, frozen=True):
 
     Units: pool, context: tokens, used where the history is silent. window: [from, to), UTC.
         bytes_per_token, tokens_per_s: of this log, from requests whose length was logged; None: not enough of them.
+    zone: what --time-zone says of times that name none; None: nobody said it.
     """
 
     history: History
@@ -51,6 +56,7 @@ class Judgement(Struct, frozen=True):
     window: tuple[datetime | None, datetime | None] = (None, None)
     bytes_per_token: float | None = None
     tokens_per_s: float | None = None
+    zone: str | None = None
 
 
 def intervals_of(judgement: Judgement) -> tuple[Interval, ...]:
@@ -67,7 +73,7 @@ def intervals_of(judgement: Judgement) -> tuple[Interval, ...]:
 
 def classify(store: Store, requests: Any, judgement: Judgement) -> Any:
     """Give a local table of the requests with pool, context, vulnerable, reason and class."""
-    numbered = store.keep("numbered", requests.mutate(n=ibis.row_number()))
+    numbered = store.keep("numbered", with_spread(requests, judgement.zone).mutate(n=ibis.row_number()))
     matched = _matched(store, numbered, judgement)
     judged = matched.mutate(reason=_reason(matched, judgement))
     judged = _agreed(judged)
@@ -86,6 +92,30 @@ def rank_of(found: Value) -> Value:
     return ibis.cases(*((found == str(each), place) for place, each in enumerate(FROM_WORST)), else_=len(FROM_WORST))
 
 
+# ---- when it may have been
+
+
+def with_spread(rows: Any, zone: str | None) -> Any:
+    """Add the earliest and the latest time at which a request may have been: its zone or its hour may not be logged."""
+    started, bad = rows["started"], rows["bad"]
+    naive, day = (bad & ZONE_BITS) != 0, (bad & DAY_BITS) != 0
+    if zone is None:
+        back = ibis.ifelse(naive, started - ibis.interval(hours=EASTMOST_H), started)
+        on = ibis.ifelse(naive, started + ibis.interval(hours=WESTMOST_H), started)
+    else:
+        # Where the zone puts its clocks back an hour is written twice.
+        name, hour = ibis.literal(zone), ibis.interval(hours=1)
+        before, after = (_local(name, at.cast("timestamp('UTC')")) for at in (started - hour, started + hour))
+        turned = naive & ((after.epoch_seconds() - before.epoch_seconds()) != 7200)
+        back, on = ibis.ifelse(turned, started - hour, started), ibis.ifelse(turned, started + hour, started)
+    on = ibis.ifelse(day, on + ibis.interval(hours=24), on)
+    return rows.mutate(earliest=back.cast("timestamp(6)"), latest=on.cast("timestamp(6)"))
+
+
+@ibis.udf.scalar.builtin(name="timezone", signature=(("string", "timestamp('UTC')"), "timestamp(6)"))  # type: ignore[untyped-decorator]
+def _local(zone: Value, at: Value) -> Value: ...
+
+
 # ---- the interval that served it
 
 
@@ -98,8 +128,8 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
     ]
     started = requests["started"]
     time = [
-        table["from_time"].isnull() | started.isnull() | (started >= table["from_time"]),
-        table["to_time"].isnull() | started.isnull() | (started < table["to_time"]),
+        table["from_time"].isnull() | started.isnull() | (requests["latest"] >= table["from_time"]),
+        table["to_time"].isnull() | started.isnull() | (requests["earliest"] < table["to_time"]),
     ]
     joined = requests.left_join(table, [*place, *time])
     # An interval names more of a place only where the request does too: else it is one of several that may fit.
@@ -111,7 +141,8 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
     score = ibis.ifelse(joined["interval"].isnull(), ibis.null("int64"), points[0] + points[1] + points[2])
     # One that names what the request leaves out may be another place's: it stands beside the others, not above them.
     sure = ~ibis.or_(*(joined[f"of_{name}"].notnull() & joined[name].isnull() for name in named))
-    sure = sure & (joined["started"].notnull() | (joined["from_time"].isnull() & joined["to_time"].isnull()))
+    since = joined["from_time"].isnull() | (joined["earliest"] >= joined["from_time"]).fill_null(False)
+    sure = sure & since & (joined["to_time"].isnull() | (joined["latest"] < joined["to_time"]).fill_null(False))
     reach = sum(ibis.ifelse(joined[f"of_{name}"].notnull(), weight, 0) for name, weight in named.items())
     joined = joined.mutate(score=score, sure=sure, reach=reach)
     best = ibis.ifelse(joined["sure"], joined["score"], -1).max().over(ibis.window(group_by="n"))
@@ -126,7 +157,8 @@ def _matched(store: Store, requests: Any, judgement: Judgement) -> Any:
         single=joined["single"].fill_null(False),
         vulnerable=_vulnerable(joined, judgement),
         release=ibis.coalesce(joined["said_release"], joined["release"]),
-        restarted=joined["from_time"],
+        begins_before=since,
+        ends_after=joined["to_time"].isnull() | (joined["latest"] < joined["to_time"]).fill_null(False),
     ).drop(
         "said_release", "of_release", "best", "score", "sure", "reach",
         "of_model", "of_replica", "of_worker", "from_time", "to_time",
@@ -144,6 +176,8 @@ def _interval_table(store: Store, intervals: Sequence[Interval]) -> Any:
             "to_time": each.end,
             "pool_tokens": each.pool,
             "decode_pool": each.decode_pool,
+            "decode_most": each.decode_most,
+            "decode_since": each.decode_since,
             "context_tokens": each.context,
             "first_refused": first_refused(each),
             "said_release": each.release,
@@ -189,7 +223,7 @@ def _reason(rows: Any, judgement: Judgement) -> Value:
             (fits | (one & body.notnull() & ~beside_many), "fits"),
             (small_body, "body_fits"),
             (was_refused(rows), "refused"),
-            (_outside(rows["started"], judgement.window), "outside_window"),
+            (_outside(rows, judgement.window), "outside_window"),
             (rows["single"], "single_node"),
             (~rows["vulnerable"], "fixed_release"),
             # From here on it may be affected.
@@ -198,6 +232,7 @@ def _reason(rows: Any, judgement: Judgement) -> Value:
             (unsaid & ~_too_soon(rows, judgement), "no_length"),
             (one & ~beside_many.fill_null(False), "one_token_no_body"),
             (_needs_time(rows, judgement), "no_time"),
+            (_on_a_border(rows, judgement.window), "zone_not_known"),
             (rows["status"].isnull(), "no_status"),
             (rows["status"] != 200, "ended_early"),
             (tokens > rows["context_tokens"], "over_context"),
@@ -216,13 +251,23 @@ def _first(cases: Sequence[tuple[Value, str]], otherwise: str) -> Value:
     return ibis.cases(*((condition.fill_null(False), reason) for condition, reason in cases), else_=otherwise)
 
 
-def _outside(started: Value, window: tuple[datetime | None, datetime | None]) -> Value:
+def _outside(rows: Any, window: tuple[datetime | None, datetime | None]) -> Value:
+    """Tell whether a request lies outside the window, at whatever time it may have been."""
     outside: Value = ibis.literal(False)
     if window[0] is not None:
-        outside = outside | (started < window[0])
+        outside = outside | (rows["latest"] < window[0])
     if window[1] is not None:
-        outside = outside | (started >= window[1])
+        outside = outside | (rows["earliest"] >= window[1])
     return outside
+
+
+def _on_a_border(rows: Any, window: tuple[datetime | None, datetime | None]) -> Value:
+    """Tell whether a request may lie in the window and may not."""
+    borders: Value = ibis.literal(False)
+    for border in window:
+        if border is not None:
+            borders = borders | ((rows["earliest"] < border) & (rows["latest"] >= border))
+    return borders
 
 
 def _needs_time(rows: Any, judgement: Judgement) -> Value:
@@ -248,14 +293,26 @@ def _agreed(judged: Any) -> Any:
         least=judged["reason"].min().over(same),
         most=judged["reason"].max().over(same),
         all_clear=clear.cast("int64").min().over(same),
+        # Of several intervals that fit, the one that leaves the most pages to be read.
+        decode_most=_unless_any_null(judged["decode_most"], judged["decode_most"].max().over(same), same),
+        decode_since=_unless_any_null(judged["decode_since"], judged["decode_since"].min().over(same), same),
+        whole=(judged["begins_before"].any().over(same) & judged["ends_after"].any().over(same)).fill_null(True),
         place=ibis.row_number().over(ibis.window(group_by="n", order_by=[judged["pool_tokens"], judged["interval"]])),
     )
     judged = judged.filter(judged["place"] == 0)
-    agreed = (judged["least"] == judged["most"]) | (judged["all_clear"] == 1)
-    otherwise = ibis.ifelse(judged["started"].isnull(), "no_time", "history_disagrees")
-    return judged.mutate(reason=ibis.ifelse(agreed, judged["reason"], otherwise)).drop(
-        "least", "most", "all_clear", "place"
+    is_spread = judged["earliest"] < judged["latest"]
+    # What may lie before the first interval, or after the last one, has a pool that nobody knows.
+    agreed = ((judged["least"] == judged["most"]) | (judged["all_clear"] == 1)) & (judged["whole"] | ~is_spread)
+    otherwise = ibis.cases(
+        (judged["started"].isnull(), "no_time"), (is_spread, "zone_not_known"), else_="history_disagrees"
     )
+    return judged.mutate(reason=ibis.ifelse(agreed.fill_null(True), judged["reason"], otherwise)).drop(
+        "least", "most", "all_clear", "place", "whole", "begins_before", "ends_after"
+    )
+
+
+def _unless_any_null(value: Value, chosen: Value, same: Any) -> Value:
+    return ibis.ifelse(value.isnull().cast("int64").max().over(same) == 0, chosen, ibis.null(value.type()))
 
 
 # ---- rates of this log

@@ -27,8 +27,12 @@ KINDS = {
     "duration_ms": "span",
     "body_bytes": "count",
     "release": "text",
+    "body_encoding": "text",
 }
-"""Columns that are looked for, and what a value of each is. ended and first_token only serve to work out others."""
+"""Columns that are looked for, and what a value of each is.
+
+ended, first_token and body_encoding only serve to work out others: a packed body's size tells no length.
+"""
 
 _NAMES_TEXT = {
     "request_id": "request_id req_id rid requestid call_id response_id correlation_id span_id id",
@@ -57,8 +61,10 @@ _NAMES_TEXT = {
     "body_bytes": "body_bytes request_body_bytes request_bytes request_length bytes_received request_size "
     "request_body_size content_length body_size",
     "release": "release engine_version sglang_version engine_release",
+    "body_encoding": "content_encoding request_content_encoding req_content_encoding body_encoding",
 }
 _NAMES = {column: text.split() for column, text in _NAMES_TEXT.items()}
+_OF_RESPONSE = ("resp", "sent_http", "upstream_http")
 _TOP_LEVEL_ONLY = frozenset({"id", "code", "time", "date", "user", "host", "server"})
 
 _CLIENTS_OWN = frozenset(
@@ -167,6 +173,8 @@ def _rank(column: str, field: Field) -> tuple[int, int] | None:
     if any(plain_name(segment) in _CLIENTS_OWN for segment in field.path[:-1]):
         return None
     segments = [plain_name(part) for segment in field.path for part in segment.split(".")]
+    if column == "body_encoding" and any(segment.startswith(_OF_RESPONSE) for segment in segments):
+        return None
     tails = {"_".join(segments[start:]) for start in range(len(segments))}
     tails |= {_PREFIX.sub("", tail) for tail in tails}
     for place, name in enumerate(_NAMES[column]):

@@ -3,8 +3,9 @@
 ::
 
     account:acct-canary        # every request of an account
-    request:chatcmpl-123       # one request
-    acct-of-the-reporter       # either of the two
+    request:acme/chatcmpl-123  # one request of one account
+    request:chatcmpl-123       # the same, if no other account has this id: else nothing, and that is said
+    acct-of-the-reporter       # an account or a request
 """
 
 from collections.abc import Sequence

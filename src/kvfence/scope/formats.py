@@ -149,7 +149,7 @@ def to_json_lines(kind: str, opened: Opened, out: BinaryIO, damage: Damage, year
                 if row is None:
                     damage.add("span_of_something_else", number)
                 else:
-                    _write(out, row, number)
+                    _write(out, row, number, damage)
         return kind
     log = EngineLog(year)
     for number, raw in whole_lines(opened.blocks(), damage):
@@ -158,9 +158,9 @@ def to_json_lines(kind: str, opened: Opened, out: BinaryIO, damage: Damage, year
         if rows is None:
             damage.add("not_an_access_line", number)
         for row in rows or ():
-            _write(out, row, number)
+            _write(out, row, number, damage)
     for row in log.rest():
-        _write(out, row, None)
+        _write(out, row, None, damage)
     if log.unreadable:
         damage.counts["request_line_unreadable"] += log.unreadable
     return f"{log.engine} request log" if log.engine else kind
@@ -190,6 +190,8 @@ def _documents(opened: Opened, damage: Damage) -> Iterator[tuple[int, dict[str, 
             damage.counts["not_json"] += len(held)
 
 
-def _write(out: BinaryIO, row: Row, line: int | None) -> None:
+def _write(out: BinaryIO, row: Row, line: int | None, damage: Damage) -> None:
     kept = {name: value for name, value in row.items() if value is not None}
+    if any(isinstance(value, str) and "\ufffd" in value for value in kept.values()):
+        damage.add("not_utf8", line or 1)
     out.write(json.dumps({**kept, "_line": line}, default=str).encode() + b"\n")

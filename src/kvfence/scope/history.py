@@ -38,6 +38,8 @@ from kvfence.scope.relation import History, Interval
 FILE_BYTES_MAX = 1 << 22
 _BEGINNING = datetime.fromisoformat("0001-01-01")
 MODES = ("disaggregated", "single")
+OTHERS_FROM = "0.6"
+"""From this number on a release without an engine's name may be another engine's."""
 NO_HISTORY = (
     "no history was given (--deployments): every release counts as vulnerable, one pool holds for the whole log"
 )
@@ -96,18 +98,25 @@ def load_history(specs: Sequence[str]) -> History:
 
 
 def vulnerable_of(release: str | None, engine: str | None, single: bool = False) -> bool | None:
-    """Tell whether a release has the defect; None where that cannot be told, True where no release is said."""
+    """Tell whether a release has the defect; None where that cannot be told, True where nothing is said.
+
+    What is known is SGLang's: of another engine nothing is, and a release without an engine's name is taken for one of
+    SGLang's only while its number can be.
+    """
     if single:
         return False
-    if release is None:
-        return True
     if engine is not None and engine.lower() != "sglang":
         return None
+    if release is None:
+        return True
     known = release_of(Known(release.removeprefix("v"), Origin("")), NOT_SEEN)
     if isinstance(known, Unknown):
         return None
     fixed = at_least(known.value, REFUSAL_RETIRED_IN)
-    return None if isinstance(fixed, Unknown) else not fixed
+    beyond = at_least(known.value, OTHERS_FROM)
+    if isinstance(fixed, Unknown) or (engine is None and beyond is not False):
+        return None
+    return not fixed
 
 
 def first_refused(interval: Interval) -> int | None:
@@ -200,13 +209,31 @@ def _cut(interval: Interval, decode: Interval) -> list[Interval]:
     end = _earlier(interval.end, decode.end)
     if apart or interval.single or (start is not None and end is not None and start >= end):
         return [interval]
-    pool = min((size for size in (interval.decode_pool, decode.decode_pool) if size is not None), default=None)
-    pieces = [structs.replace(interval, start=start, end=end, decode_pool=pool)]
+    sizes = [size for size in (interval.decode_pool, decode.decode_pool) if size is not None]
+    most = max((size for size in (interval.decode_most, decode.decode_most) if size is not None), default=None)
+    piece = structs.replace(interval, start=start, end=end, decode_pool=min(sizes, default=None), decode_pool_most=most)
+    if decode.workers:
+        return _of_workers(interval, piece, decode)
+    pieces = [piece]
     if start != interval.start:
         pieces.insert(0, structs.replace(interval, end=start))
     if end != interval.end:
         pieces.append(structs.replace(interval, start=end))
     return pieces
+
+
+def _of_workers(interval: Interval, piece: Interval, decode: Interval) -> list[Interval]:
+    """Set what was said of some decode workers beside what holds for the others: it alone tells when they restarted."""
+    named = tuple(each for each in decode.workers if not interval.workers or each in interval.workers)
+    if not named:
+        return [interval]
+    own = structs.replace(piece, workers=named, decode_since=decode.start)
+    others = tuple(each for each in interval.workers if each not in named)
+    if not interval.workers:
+        return [interval, own]
+    ends = [structs.replace(interval, workers=named, end=piece.start)] if piece.start != interval.start else []
+    ends += [structs.replace(interval, workers=named, start=piece.end)] if piece.end != interval.end else []
+    return [own, *ends, *([structs.replace(interval, workers=others)] if others else [])]
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:
@@ -238,10 +265,13 @@ def _refuse_overlaps(intervals: Sequence[Interval]) -> None:
 
 def _notes(intervals: Sequence[Interval]) -> list[str]:
     notes = []
-    if any(interval.release is None and not interval.single for interval in intervals):
+    if any(interval.release is None and interval.vulnerable for interval in intervals):
         notes.append("intervals without a release count as vulnerable")
     if any(interval.vulnerable is None for interval in intervals):
-        notes.append("of some releases it cannot be told whether they have the defect: over the pool, they are UNKNOWN")
+        notes.append(
+            "of some releases it cannot be told whether they have the defect (another engine's, a fork, or from "
+            f"{OTHERS_FROM} on without an engine's name): over the pool, they are UNKNOWN"
+        )
     if any(interval.engine is None and interval.release is not None for interval in intervals):
-        notes.append("releases without an engine's name are taken for SGLang's")
+        notes.append(f"releases below {OTHERS_FROM} without an engine's name are taken for SGLang's")
     return notes

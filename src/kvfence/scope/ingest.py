@@ -11,16 +11,26 @@ from typing import Any
 
 import duckdb
 import ibis
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from kvfence.core.errors import EvidenceError
 from kvfence.evidence.sources import expand
 from kvfence.scope import formats
-from kvfence.scope.columns import Field, Pick, pick
-from kvfence.scope.relation import REQUEST_COLUMNS, Reading
+from kvfence.scope.columns import KINDS, Field, Pick, pick
+from kvfence.scope.relation import REQUEST_COLUMNS, Reading, Trouble
 from kvfence.scope.staging import GOOD, Plan, Staged, cannot_be_read, head_of, quoted, stage_text, with_picks
 from kvfence.scope.store import Store
-from kvfence.scope.values import Reader, Value, typed
+from kvfence.scope.values import (
+    DAY_ONLY,
+    DAY_ONLY_OF_COLUMN_BIT,
+    NO_ZONE,
+    NO_ZONE_OF_COLUMN_BIT,
+    ROW_BITS,
+    Reader,
+    Value,
+    column_bits,
+    typed,
+)
 
 Ranges = dict[str, list[tuple[Any, Any]]]
 
@@ -98,7 +108,7 @@ def _ranges(
     for name, paths in files:
         if not add_ranges(store, name, paths, found):
             return None
-    unread = [int(table.filter(table["bad"] != 0).count().to_pyarrow().as_py()) for table in tables]
+    unread = [int(table.filter((table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) for table in tables]
     found.setdefault("bad", []).append((0, int(any(unread))))
     return found
 
@@ -174,7 +184,19 @@ def _parquet(store: Store, name: str, plan: Plan) -> Staged:
         return Staged(Reading(name, formats.PARQUET, bytes=size, troubles=(cannot_be_read(error),)), None)
     picks = tuple(pick(fields, plan.maps))
     reading = with_picks(Reading(name, formats.PARQUET, rows=rows, lines=rows, bytes=size), picks)
-    return Staged(reading, None, picks)
+    return Staged(with_naive_times(reading, table, picks), None, picks)
+
+
+def with_naive_times(reading: Reading, table: Any, picks: Sequence[Pick]) -> Reading:
+    """Count the rows of a typed table whose times leave out their zone, or name a day alone: its types say so."""
+    bits = 0
+    for each in picks:
+        if KINDS[each.column] == "time":
+            bits |= column_bits(_at(table, each.path).type())
+    said = [("no_zone", NO_ZONE)] if bits & NO_ZONE_OF_COLUMN_BIT else []
+    said += [("day_only", DAY_ONLY)] if bits & DAY_ONLY_OF_COLUMN_BIT else []
+    troubles = tuple(Trouble(kind, max(reading.rows, 1), text) for kind, text in said)
+    return structs.replace(reading, troubles=(*reading.troubles, *troubles))
 
 
 def fields_of_table(table: Any) -> list[Field]:

@@ -3,7 +3,7 @@
 Read next: ``relation.py`` (what comes out), ``survey.py`` (all rows), ``classes.py`` (the few that matter).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ from kvfence.core.errors import EvidenceError, SettingsError
 from kvfence.scope import tally, victims
 from kvfence.scope.classes import Judgement, classify, intervals_of, rates
 from kvfence.scope.columns import parse_maps
+from kvfence.scope.doubts import mark_unsought, move_uncovered, move_unsought
 from kvfence.scope.exclusions import Exclusions, load_exclusions
 from kvfence.scope.history import first_refused, load_history
 from kvfence.scope.ingest import RowGroup, Sources, ingest, whole
 from kvfence.scope.merging import merged, prepared
-from kvfence.scope.relation import Class, Reading, Relation
+from kvfence.scope.relation import Class, Reading, Relation, Trouble
 from kvfence.scope.staging import Plan
 from kvfence.scope.store import Store
 from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, plain_reason, survey
-from kvfence.scope.victims import Reach, Window
+from kvfence.scope.victims import Reach, Unsought, Window
 from kvfence.scope.warehouse import open_tables
 
 
@@ -44,7 +45,7 @@ class Request(Struct, frozen=True):
     deployments: tuple[str, ...] = ()
     exclude: tuple[Path, ...] = ()
     maps: tuple[str, ...] = ()
-    zone: str = "UTC"
+    zone: str | None = None
     backend: str | None = None
     horizon_s: float | None = None
     prefill_rate: float | None = None
@@ -60,7 +61,7 @@ def relate(store: Store, request: Request) -> Relation:
     """
     history = load_history(request.deployments)
     exclusions = load_exclusions(request.exclude)
-    judgement = Judgement(history, request.pool, request.context, request.window)
+    judgement = Judgement(history, request.pool, request.context, request.window, zone=request.zone)
     floor = _floor(judgement)
     sources = _open(store, request)
     try:
@@ -126,12 +127,13 @@ class _Work(Struct, frozen=True):
 
 def _open(store: Store, request: Request, broken: frozenset[str] = frozenset()) -> Sources:
     maps = parse_maps(request.maps)
-    if request.zone not in available_timezones():
+    zone = request.zone or "UTC"
+    if zone not in available_timezones():
         raise SettingsError([f"--time-zone {request.zone}: write a name such as Europe/Berlin"])
     if request.backend is not None:
         return open_tables(request.backend, request.logs, maps)
     year = request.window[0].year if request.window[0] is not None else None
-    return ingest(store, request.logs, Plan(maps, request.zone, year, broken=broken))
+    return ingest(store, request.logs, Plan(maps, zone, year, broken=broken))
 
 
 def _floor(judgement: Judgement) -> int:
@@ -152,18 +154,27 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
     unsaid = ready.filter(ready["tokens"].isnull() & ready["body_bytes"].notnull()).count().to_pyarrow().as_py()
     bytes_per_token, speed = rates(store, work.source, bounds.floor) if unsaid else (None, None)
     judgement = structs.replace(judgement, bytes_per_token=bytes_per_token, tokens_per_s=request.prefill_rate or speed)
-    judged = tally.excluded(store, classify(store, ready, judgement), exclusions)
+    judged, spared = tally.excluded(store, classify(store, ready, judgement), exclusions)
     kept, duplicates = merged(store, judged)
     one_each = store.keep("one_each", kept)
-    classified, less, windows = _victims(work, one_each, Reach(request.horizon_s, request.decode_pool), exclusions)
+    durations = not any("duration_ms" in each.missing for each in sources.readings.values())
+    sought = _victims(work, one_each, Reach(request.horizon_s, request.decode_pool, durations), exclusions)
+    classified, less, windows = sought.classified, sought.less, sought.windows
+    if sought.unsought is not None:
+        classified = mark_unsought(store, classified, sought.unsought)
     reasons = tally.by_reason(classified)
     if work.is_exact:
         same = tally.plain_duplicates(store, work.source, rows, bounds)
         less["fits"] = less.get("fits", 0) + same
         duplicates = structs.replace(duplicates, same=duplicates.same + same)
     tally.add_plain(reasons, seen, taken, less)
-    moved = tally.move_uncovered(store, reasons, judgement)
+    looked_at = [rows] + ([store.ibis.table("new_victims")] if windows else [])
+    moved = move_uncovered(store, reasons, judgement, looked_at, bounds.now)
+    if sought.unsought is not None:
+        move_unsought(store, reasons, sought.unsought, looked_at)
+    besides = classified.filter((classified["class"] == str(Class.POSSIBLE_VICTIM)) & classified["besides"].notnull())
     baseline = (classified["class"] != str(Class.CLEAR)) | (classified["prompt_tokens"] >= bounds.long)
+    readings = _readings(sources.readings, seen)
     return Relation(
         classified=store.keep("classified", classified.filter(baseline.fill_null(False))),
         places=seen.places,
@@ -171,7 +182,7 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
         lengths=seen.lengths,
         counts=tally.by_class(reasons),
         reasons=reasons,
-        readings=_readings(sources.readings, seen),
+        readings=readings,
         history=judgement.history,
         duplicates=structs.replace(duplicates, exact=work.is_exact),
         long_tokens=bounds.long,
@@ -179,9 +190,46 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
         window_given=any(request.window),
         pool=request.pool,
         context=request.context,
-        assumptions=tuple(assumptions(judgement, request, windows, (work.is_exact, moved))),
+        assumptions=(
+            *assumptions(judgement, request, windows, (work.is_exact, moved)),
+            *_said_of_unsought(sought.unsought),
+            *_said_of_values(request, readings, reasons),
+        ),
+        skews=tuple(_spared(spared + sought.spared)),
         read_windows=tuple((each.place, each.start, each.end, each.request_id) for each in windows),
+        victims_also_unknown=int(besides.count().to_pyarrow().as_py()),
     )
+
+
+def _said_of_unsought(unsought: Unsought | None) -> Iterator[str]:
+    if unsought is not None:
+        when = "at any time" if unsought.start is None else f"from {unsought.start:%Y-%m-%d %H:%M} UTC on"
+        yield (
+            f"whose pages {unsought.answers:,} affected answers read was not looked for (more than "
+            f"{victims.ANSWERS_MAX:,}, or without a time): what would be clear {when} is UNKNOWN"
+        )
+
+
+def _said_of_values(request: Request, readings: Sequence[Reading], reasons: Mapping[str, int]) -> Iterator[str]:
+    """Say what is taken for granted of times without a zone, and of bodies."""
+    naive = any(each.kind in {"no_zone", "day_only"} for reading in readings for each in reading.troubles)
+    if naive and request.zone is None:
+        yield (
+            "times without a zone are read as UTC and may be 14 hours earlier or 12 later: over the pool and so near a "
+            "border of the window or of the history they are UNKNOWN (--time-zone says the zone); possible victims are "
+            "looked for as if all clocks agreed"
+        )
+    if reasons.get("body_fits"):
+        yield (
+            "where no length was logged a small body counts as the whole prompt: not packed, unless the log names an "
+            "encoding, and without text by reference (files, earlier answers)"
+        )
+
+
+def _spared(count: int) -> Iterator[Trouble]:
+    if count:
+        text = "--exclude request:ID of an id that several accounts have: excluded none; write request:ACCOUNT/ID"
+        yield Trouble("exclusion_of_several", count, text)
 
 
 def _with_twins(work: _Work) -> tuple[Any, dict[str, int]]:
@@ -197,21 +245,31 @@ def _with_twins(work: _Work) -> tuple[Any, dict[str, int]]:
     return store.keep("with_twins", ibis.union(rows, twins.select(*rows.columns))), taken
 
 
-def _victims(
-    work: _Work, one_each: Any, reach: Reach, exclusions: Exclusions
-) -> tuple[Any, dict[str, int], list[Window]]:
-    """Give the requests with possible victims, how many plainly clear rows became some, and the windows."""
-    windows = victims.windows_of(one_each, reach)
+class _Sought(Struct, frozen=True):
+    """What looking for possible victims gave. less: plainly clear rows that became some, by reason."""
+
+    classified: Any
+    less: dict[str, int]
+    windows: list[Window]
+    unsought: Unsought | None
+    spared: int = 0
+
+
+def _victims(work: _Work, one_each: Any, reach: Reach, exclusions: Exclusions) -> _Sought:
+    """Look for possible victims of what was affected."""
+    store = work.store
+    windows, unsought = victims.windows_of(one_each, reach)
     if not windows:
-        return tally.shaped(one_each.mutate(victim_of=ibis.literal(0))), {}, []
-    found, windows = victims.find_victims(work.store, (work.source, work.groups), work.seen.places, windows)
-    classified, new = tally.with_victims(work.store, one_each, found)
-    less = tally.by_reason(new.select(reason=plain_reason(new, work.bounds)))
+        return _Sought(tally.shaped(one_each.mutate(victim_of=ibis.literal(0))), {}, [], unsought)
+    ranked = store.ibis.table("ranked")
+    found, windows = victims.find_victims(store, (work.source, work.groups), work.seen.places, windows, ranked)
+    classified, less = tally.with_victims(store, one_each, found, work.bounds)
     would_be = classified.mutate(**{"class": classified["would_be"]})
     again = would_be.filter(would_be["would_be"] == str(Class.POSSIBLE_VICTIM))
     rest = classified.filter((classified["would_be"] != str(Class.POSSIBLE_VICTIM)).fill_null(True))
-    marked = tally.excluded(work.store, again, exclusions)
-    return work.store.keep("all_classes", ibis.union(tally.shaped(rest), tally.shaped(marked))), less, windows
+    marked, spared = tally.excluded(store, again, exclusions)
+    whole = store.keep("all_classes", ibis.union(tally.shaped(rest), tally.shaped(marked)))
+    return _Sought(whole, less, windows, unsought, spared)
 
 
 def _readings(readings: dict[str, Reading], seen: Survey) -> tuple[Reading, ...]:

@@ -46,10 +46,14 @@ REASONS = {
     "excluded_victim": "on the list of exclusions; would be POSSIBLE_VICTIM",
     "excluded_unknown": "on the list of exclusions; would be UNKNOWN",
     # UNKNOWN: never counted as clear
+    "victims_not_sought": "there were too many affected answers, or some have no time: whether one of them read this "
+    "one's pages was not looked at",
     "no_length": "no prompt length was logged, and the body does not decide",
     "absurd_length": "the logged prompt length is nought, negative or beyond any context",
     "one_token_no_body": "one prompt token was counted and no body size was logged",
     "no_time": "over the pool, but its time is not known",
+    "zone_not_known": "over the pool at a time without a zone or an hour, so near a border of the window or of the "
+    "history that it may lie beyond it",
     "no_status": "over the pool, but how it was answered is not known",
     "ended_early": "over the pool and broken off before an answer was logged; some of it may have been sent",
     "no_pool": "neither the history nor --pool says which pool served it",
@@ -109,11 +113,13 @@ CLASSIFIED_COLUMNS = {
     "class": "string",
     "reason": "string",
     "victim_of": "int64",
+    "besides": "string",
 }
 """``Relation.classified``: one row a request.
 
     release: as logged, else as the history says. pool_tokens: the prefill pool that served it.
     would_be: the class it had without --exclude. victim_of: in the read windows of so many affected answers.
+    besides: of a possible victim, the reason for which it would be UNKNOWN else.
     source_line: of a text from 1; a row's number in Parquet and in a warehouse; null where not known.
 """
 
@@ -186,6 +192,8 @@ class Interval(Struct, frozen=True):
     Units: start, end: UTC, [start, end). pool, decode_pool, context, margin: tokens; margin: by how much the engine's
         own limit lies below min(context, pool), 0 where the engine is not known.
     vulnerable: None: cannot be told. origin: the file and table, or the log line, that says so.
+    decode_pool: the least that was said of these workers; decode_pool_most: the greatest, where it is another.
+    decode_since: when the decode workers were started, where that was said of them by name.
     """
 
     start: datetime | None = None
@@ -202,6 +210,13 @@ class Interval(Struct, frozen=True):
     margin: int = 0
     vulnerable: bool | None = True
     origin: str = ""
+    decode_pool_most: int | None = None
+    decode_since: datetime | None = None
+
+    @property
+    def decode_most(self) -> int | None:
+        """Give the largest pool that decode may have had."""
+        return self.decode_pool if self.decode_pool_most is None else self.decode_pool_most
 
 
 class History(Struct, frozen=True):
@@ -213,12 +228,17 @@ class History(Struct, frozen=True):
 
 
 class Duplicates(Struct, frozen=True):
-    """Rows that are one request. exact: False where plainly clear rows were too many to be compared."""
+    """Rows that are one request, merged: ``same`` say the same, ``retried`` are tries and halves of it.
+
+    shared_ids: ids that several accounts have. reused: requests beside another one of their id and account, of another
+    length or time: each is counted. exact: False where plainly clear rows were too many to be compared.
+    """
 
     same: int = 0
     retried: int = 0
     shared_ids: int = 0
     exact: bool = True
+    reused: int = 0
 
 
 class Relation(Struct, frozen=True):
@@ -231,6 +251,7 @@ class Relation(Struct, frozen=True):
     window: as given, else the first and the last time of the logs.
     assumptions: plain sentences that the classes rest on; a report shows them all.
     read_windows: for possible victims: (worker or replica, start, end, request id of the affected answer).
+    victims_also_unknown: possible victims that would be UNKNOWN else.
     """
 
     classified: "ibis.Table"
@@ -250,3 +271,4 @@ class Relation(Struct, frozen=True):
     assumptions: tuple[str, ...] = ()
     skews: tuple[Trouble, ...] = ()
     read_windows: tuple[tuple[str, datetime, datetime, str], ...] = ()
+    victims_also_unknown: int = 0

@@ -36,6 +36,7 @@ _TROUBLES = {
     "span_of_something_else": "spans of something else than generative AI",
     "cannot_be_read": "the file cannot be read",
     "no_column": "no column of a request was found",
+    "empty": "the file is empty",
 }
 
 
@@ -269,6 +270,8 @@ def with_picks(reading: Reading, picks: Sequence[Pick]) -> Reading:
     choices = tuple(Choice(each.column, each.shown, each.how) for each in picks)
     missing = tuple(column for column in REQUEST_COLUMNS if column not in {each.column for each in picks})
     troubles = reading.troubles
+    if not picks and reading.format == formats.JSON_LINES and not reading.rows and not troubles:
+        return structs.replace(reading, troubles=(Trouble("empty", 1, _TROUBLES["empty"]),))
     if not picks:
         troubles = (*troubles, Trouble("no_column", 1, _TROUBLES["no_column"] + "; name one by --map COLUMN=FIELD"))
     return structs.replace(reading, choices=choices, missing=missing, troubles=troubles)

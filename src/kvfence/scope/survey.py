@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from kvfence.scope.ingest import Sources
 from kvfence.scope.relation import REQUEST_COLUMNS, Trouble
 from kvfence.scope.store import Store
-from kvfence.scope.values import BAD_BITS, NO_ZONE_BIT, Value
+from kvfence.scope.values import BAD_BITS, DAY_ONLY, DAY_ONLY_BIT, NO_ZONE, NO_ZONE_BIT, ROW_BITS, Value
 
 LENGTH_MAX = 100_000_000
 """Tokens; no context is so long, and a longer prompt is not believed."""
@@ -81,9 +81,9 @@ def was_refused(source: Any) -> Value:
 def plain_reason(source: Any, bounds: Bounds) -> Value:
     """Give the reason of a plainly CLEAR row, which no history can change; null for every other one."""
     tokens, body = source["prompt_tokens"], source["body_bytes"]
-    fits = tokens.between(2, bounds.floor - 1) | ((tokens == 1) & body.between(0, LONG_BODY_BYTES - 1))
+    fits = tokens.between(2, bounds.floor - 1) | ((tokens == 1) & body.between(1, LONG_BODY_BYTES - 1))
     unsaid = tokens.isnull() | (tokens < 1) | (tokens > LENGTH_MAX)
-    small = unsaid & (body >= 0) & (body + BODY_SLACK < bounds.floor)
+    small = unsaid & (body > 0) & (body + BODY_SLACK < bounds.floor)
     return ibis.cases(
         (fits.fill_null(False), "fits"),
         (unsaid & was_refused(source), "refused"),
@@ -96,7 +96,7 @@ def is_lost(source: Any, bounds: Bounds) -> Value:
     """Tell whether nothing in a row speaks of its length."""
     tokens = source["prompt_tokens"]
     unsaid = tokens.isnull() | (tokens < 1) | (tokens > LENGTH_MAX)
-    return unsaid & ~(source["body_bytes"] >= 0).fill_null(False) & plain_reason(source, bounds).isnull()
+    return unsaid & ~(source["body_bytes"] > 0).fill_null(False) & plain_reason(source, bounds).isnull()
 
 
 def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Survey:
@@ -227,10 +227,14 @@ def _merged_accounts(store: Store, raw: Any) -> Any:
     return store.keep("accounts", merged)
 
 
+SAYS_NOTHING = ("", "-", "--", "none", "null", "(null)", "<nil>", "nil", "nan", "n/a", "undefined")
+"""Texts that programs write where there is none, in any case of letters."""
+
+
 def clean(text: Value) -> Value:
     """Give a text of a log bounded, and null where it says nothing."""
     short = text.substr(0, 256)
-    return ibis.ifelse(short.isin(["", "-"]), ibis.null("string"), short)
+    return ibis.ifelse(short.strip().lower().isin(SAYS_NOTHING), ibis.null("string"), short)
 
 
 # ---- what cannot be believed
@@ -245,7 +249,8 @@ def _oddities(source: Any, bounds: Bounds) -> dict[str, tuple[str, Value]]:
     }
     tokens, started, status = source["prompt_tokens"], source["started"], source["status"]
     kinds |= {
-        "no_zone": ("times without a zone, read as UTC or as --time-zone says", (bad & NO_ZONE_BIT) != 0),
+        "no_zone": (NO_ZONE, (bad & NO_ZONE_BIT) != 0),
+        "day_only": (DAY_ONLY, (bad & DAY_ONLY_BIT) != 0),
         "nought_tokens": ("prompt_tokens of nought", tokens == 0),
         "absurd_tokens": (f"prompt_tokens above {LENGTH_MAX:,}", tokens > LENGTH_MAX),
         "absurd_status": ("status that is none of HTTP's", ~status.between(100, 599)),
@@ -258,11 +263,11 @@ def _oddities(source: Any, bounds: Bounds) -> dict[str, tuple[str, Value]]:
 
 
 def _is_odd(source: Any, bounds: Bounds) -> Value:
-    whole = (source["bad"] & ~NO_ZONE_BIT) != 0
+    whole = (source["bad"] & ROW_BITS) != 0
     for name, (_words, flag) in _oddities(source, bounds).items():
-        if not name.startswith(("unreadable_", "no_zone")):
+        if not name.startswith(("unreadable_", "no_zone", "day_only")):
             whole = whole | flag.fill_null(False)
-    return whole | ((source["bad"] & NO_ZONE_BIT) != 0)
+    return whole
 
 
 def _may_be_odd(sources: Sources, bounds: Bounds) -> bool:

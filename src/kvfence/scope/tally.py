@@ -8,11 +8,11 @@ from typing import Any
 
 import ibis
 
-from kvfence.scope.classes import Judgement, class_of, intervals_of
+from kvfence.scope.classes import class_of
 from kvfence.scope.exclusions import Exclusions
 from kvfence.scope.relation import CLASS_OF_REASON, CLASSIFIED_COLUMNS, Class
 from kvfence.scope.store import Store
-from kvfence.scope.survey import Bounds, Survey, clean
+from kvfence.scope.survey import SAYS_NOTHING, Bounds, Survey, clean, is_lost, plain_reason
 from kvfence.scope.values import Value
 
 _EXCLUDED_AS = {
@@ -23,8 +23,14 @@ _EXCLUDED_AS = {
 }
 
 
-@ibis.udf.scalar.builtin(name="hash", signature=(("string", "string", "timestamp(6)"), "uint64"))  # type: ignore[untyped-decorator]
-def _hash(request_id: Value, account: Value, started: Value) -> Value: ...
+@ibis.udf.scalar.builtin(  # type: ignore[untyped-decorator]
+    name="hash", signature=(("string", "string", "timestamp(6)", "int64"), "uint64")
+)
+def _hash(request_id: Value, account: Value, started: Value, tokens: Value) -> Value: ...
+
+
+_NOTHING_CHARS_MAX = max(len(text) for text in SAYS_NOTHING)
+_ALIKE = ("request_id", "account", "started", "prompt_tokens")
 
 
 def by_reason(rows: Any) -> dict[str, int]:
@@ -41,52 +47,76 @@ def by_class(reasons: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def excluded(store: Store, judged: Any, exclusions: Exclusions) -> Any:
-    """Take what is on the lists of exclusions out of its class, which is kept as ``would_be``."""
+def excluded(store: Store, judged: Any, exclusions: Exclusions) -> tuple[Any, int]:
+    """Take what is on the lists of exclusions out of its class, which is kept as ``would_be``.
+
+    A request's id alone excludes nothing where several accounts have it. Returns the rows, and how many it kept in.
+    """
     judged = judged.mutate(would_be=judged["class"])
     if not exclusions.accounts and not exclusions.requests:
-        return judged
+        return judged, 0
     accounts = _list(store, "excluded_accounts", exclusions.accounts)
     requests = _list(store, "excluded_requests", exclusions.requests)
-    listed = judged["account"].isin(accounts["name"]) | judged["request_id"].isin(requests["name"])
+    by_id = judged["request_id"].isin(requests["name"])
+    of_account = (judged["account"] + "/" + judged["request_id"]).isin(requests["name"])
+    named = judged["account"].isin(accounts["name"]) | of_account
+    bearers = judged["account"].fill_null("").nunique().over(ibis.window(group_by="request_id"))
+    judged = judged.mutate(by_id=by_id.fill_null(False), named=named.fill_null(False), bearers=bearers)
+    judged = judged.mutate(listed=judged["named"] | (judged["by_id"] & (judged["bearers"] == 1)))
     instead = ibis.cases(
         *((judged["would_be"] == found, code) for found, code in _EXCLUDED_AS.items()), else_=judged["reason"]
     )
-    judged = judged.mutate(reason=ibis.ifelse(listed.fill_null(False), instead, judged["reason"]))
-    return judged.mutate(**{"class": class_of(judged["reason"])})
+    judged = judged.mutate(reason=ibis.ifelse(judged["listed"], instead, judged["reason"]))
+    judged = store.keep("with_exclusions", judged.mutate(**{"class": class_of(judged["reason"])}))
+    spared = judged["by_id"] & ~judged["listed"] & (judged["would_be"] != str(Class.CLEAR))
+    return judged.drop("by_id", "named", "bearers", "listed"), int(judged.filter(spared).count().to_pyarrow().as_py())
 
 
 def _list(store: Store, name: str, entries: tuple[str, ...]) -> Any:
     return store.hold(name, [{"name": entry} for entry in entries], {"name": "string"})
 
 
-def with_victims(store: Store, one_each: Any, found: Any) -> tuple[Any, Any]:
-    """Give the requests with those whose pages could have been read, and the rows of the latter that are new here."""
-    line = found["source_line"].cast("string")
-    named = found.mutate(
-        request_id=ibis.coalesce(clean(found["request_id"]), found["source_file"] + ":" + ibis.coalesce(line, "?")),
-        **{name: clean(found[name]) for name in ("account", "model", "replica", "worker", "release")},
-    )
-    order = ibis.window(group_by=["request_id", "account"], order_by=["started", "source_file", "source_line"])
-    each = named.mutate(place=ibis.row_number().over(order))
-    each = store.keep("each_victim", each.filter(each["place"] == 0))
-    hits = each.group_by("request_id").aggregate(hits=each["victim_of"].max())
-    known = one_each.left_join(hits, "request_id")
-    known = known.drop("request_id_right").mutate(victim_of=known["hits"].fill_null(0))
-    is_victim = (known["victim_of"] > 0) & known["class"].isin([str(Class.CLEAR), str(Class.UNKNOWN)])
+def with_victims(store: Store, one_each: Any, found: Any, bounds: Bounds) -> tuple[Any, dict[str, int]]:
+    """Give the requests with those whose pages could have been read; and, by reason, rows that were only counted."""
+    hits = found.filter(found["one"].notnull()).group_by("one").aggregate(hits=found["victim_of"].max())
+    known = one_each.left_join(hits, "one")
+    known = known.drop("one_right").mutate(victim_of=known["hits"].fill_null(0))
+    untold = known["class"] == str(Class.UNKNOWN)
+    is_victim = (known["victim_of"] > 0) & ((known["class"] == str(Class.CLEAR)) | untold)
     is_victim = is_victim & (known["reason"] != "refused")
     known = known.mutate(
+        besides=ibis.ifelse(is_victim & untold, known["reason"], ibis.null("string")),
         reason=ibis.ifelse(is_victim, "in_read_window", known["reason"]),
         would_be=ibis.ifelse(is_victim, str(Class.POSSIBLE_VICTIM), known["would_be"]),
     )
     known = known.mutate(**{"class": class_of(known["reason"])})
-    new = store.keep("new_victims", each.anti_join(one_each, "request_id"))
+    new = store.keep("new_victims", _each_once(found.filter(found["one"].isnull())))
+    lost = ibis.ifelse(is_lost(new, bounds), "no_length", ibis.null("string"))
+    less = by_reason(new.select(reason=ibis.coalesce(plain_reason(new, bounds), lost)))
     added = new.mutate(
         reason=ibis.literal("in_read_window"),
         would_be=ibis.literal(str(Class.POSSIBLE_VICTIM)),
+        besides=lost,
         **{"class": ibis.literal(str(Class.POSSIBLE_VICTIM))},
     )
-    return store.keep("with_victims", ibis.union(shaped(known), shaped(added))), new
+    return store.keep("with_victims", ibis.union(shaped(known), shaped(added))), less
+
+
+def _each_once(found: Any) -> Any:
+    """Name the rows, and leave of those that say the same one; a row without an id is like no other."""
+    line = found["source_line"].cast("string")
+    where = found["source_file"] + ":" + ibis.coalesce(line, "row " + ibis.row_number().cast("string"))
+    named = clean(found["request_id"])
+    rows = found.mutate(
+        request_id=ibis.coalesce(named, where),
+        ident=ibis.ifelse(named.isnull(), where, found["request_id"]),
+        **{name: clean(found[name]) for name in ("account", "model", "replica", "worker", "release")},
+    )
+    order = ibis.window(
+        group_by=["ident", "account", "started", "prompt_tokens"], order_by=["source_file", "source_line"]
+    )
+    each = rows.mutate(place=ibis.row_number().over(order))
+    return each.filter(each["place"] == 0).drop("place", "ident")
 
 
 def shaped(rows: Any) -> Any:
@@ -102,12 +132,12 @@ def shaped(rows: Any) -> Any:
 
 def plain_duplicates(store: Store, source: Any, taken: Any, bounds: Bounds) -> int:
     """Count the plainly clear rows, not taken out, that say what another one of them says."""
-    rows = source.filter(source["prompt_tokens"].between(2, bounds.long - 1) & source["request_id"].notnull())
+    name = source["request_id"]
+    named = ~((name.length() <= _NOTHING_CHARS_MAX) & name.lower().isin(SAYS_NOTHING))
+    rows = source.filter(source["prompt_tokens"].between(2, bounds.long - 1) & named.fill_null(False))
     twins = taken.filter(taken["request_id"].notnull()).select("request_id").distinct()
     rows = rows.anti_join(twins, "request_id")
-    counted = rows.aggregate(
-        rows=rows.count(), distinct=_hash(rows["request_id"], rows["account"], rows["started"]).nunique()
-    )
+    counted = rows.aggregate(rows=rows.count(), distinct=_hash(*(rows[name] for name in _ALIKE)).nunique())
     with store.watching("comparing what is plainly clear"):
         row = counted.to_pyarrow().to_pylist()[0]
     return int(row["rows"] or 0) - int(row["distinct"] or 0)
@@ -119,41 +149,4 @@ def add_plain(reasons: dict[str, int], seen: Survey, taken: Mapping[str, int], l
         rest = count - taken.get(reason, 0) - less.get(reason, 0)
         reasons[reason] = reasons.get(reason, 0) + max(rest, 0)
     if seen.lost:
-        reasons["no_length"] = reasons.get("no_length", 0) + seen.lost
-
-
-def move_uncovered(store: Store, reasons: dict[str, int], judgement: Judgement) -> int:
-    """Count short requests as UNKNOWN where neither the history nor ``--pool`` says which pool served them."""
-    if judgement.pool is not None or not judgement.history.given:
-        return 0
-    table = [
-        {"m": each.model, "r": each.replica, "w": worker, "s": each.start, "e": each.end}
-        for each in intervals_of(judgement)
-        if each.pool is not None
-        for worker in each.workers or (None,)
-    ]
-    schema = {"m": "string", "r": "string", "w": "string", "s": "timestamp(6)", "e": "timestamp(6)"}
-    known = store.hold("covered", table, schema)
-    places, kept = store.ibis.table("places_raw"), store.ibis.table("candidates")
-    hours = kept.mutate(hour=kept["started"].truncate("h"))
-    inside = _uncovered(places, known)["requests"].sum().to_pyarrow().as_py() or 0
-    looked_at = _uncovered(hours, known).count().to_pyarrow().as_py()
-    moved = max(0, min(int(inside) - int(looked_at), reasons.get("fits", 0)))
-    if moved:
-        reasons["fits"] -= moved
-        reasons["no_pool"] = reasons.get("no_pool", 0) + moved
-    return moved
-
-
-def _uncovered(rows: Any, known: Any) -> Any:
-    """Leave the rows of hours and places that no interval with a pool covers."""
-    hour = rows["hour"]
-    match = [
-        known[short].isnull() | rows[name].isnull() | (known[short] == rows[name])
-        for short, name in (("m", "model"), ("r", "replica"), ("w", "worker"))
-    ]
-    match += [
-        known["s"].isnull() | hour.isnull() | (hour + ibis.interval(hours=1) > known["s"]),
-        known["e"].isnull() | hour.isnull() | (hour < known["e"]),
-    ]
-    return rows.anti_join(known, match)
+        reasons["no_length"] = reasons.get("no_length", 0) + max(seen.lost - less.get("no_length", 0), 0)

@@ -24,8 +24,15 @@ BAD_BITS = {
     "started": 64,
 }
 """Bits of the column ``bad``: something stood there that is no value of the column's kind."""
-NO_ZONE_BIT = 128
-"""Bit of the column ``bad``: the time was read without a zone."""
+NO_ZONE_BIT, DAY_ONLY_BIT = 128, 256
+"""Bits of the column ``bad``: the time was read without a zone; or without an hour."""
+ROW_BITS = 511
+NO_ZONE_OF_COLUMN_BIT, DAY_ONLY_OF_COLUMN_BIT = 512, 1024
+"""The same where the type of the column says it, of every row: these are counted by file, and no row is looked at."""
+ZONE_BITS, DAY_BITS = NO_ZONE_BIT | NO_ZONE_OF_COLUMN_BIT, DAY_ONLY_BIT | DAY_ONLY_OF_COLUMN_BIT
+NO_ZONE = "times without a zone, read as UTC or as --time-zone says"
+DAY_ONLY = "times that name a day alone, read as its beginning"
+_NOT_PACKED = ("", "-", "identity", "none", "null")
 
 _OK_WORDS = ("success", "succeeded", "ok", "completed", "complete", "finished", "stop", "length", "status_code_ok")
 _FAILED_WORDS = ("failure", "failed", "error", "refused", "rejected", "status_code_error")
@@ -47,6 +54,14 @@ def _in_zone(zone: Value, local: Value) -> Value: ...
 def _sha256(text: Value) -> Value: ...
 
 
+class Times(Struct):
+    """What times leave out. no_zone, day_only: of rows; of_column: bits that a column's type sets for all."""
+
+    no_zone: list[Value] = []
+    day_only: list[Value] = []
+    of_column: int = 0
+
+
 class Reader(Struct, frozen=True):
     """How values are read. zone: of times that name none. can_try: the backend has a cast that gives null.
 
@@ -62,16 +77,16 @@ class Reader(Struct, frozen=True):
 def typed(picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader) -> dict[str, Value]:
     """Give the columns of ``REQUEST_COLUMNS`` and ``bad`` as expressions over a source's fields."""
     read: dict[str, list[tuple[Value, Value]]] = {column: [] for column in KINDS}
-    no_zone: list[Value] = []
+    times = Times()
     for each in picks:
-        value, bad = _read(each, get(each), reader, no_zone)
+        value, bad = _read(each, get(each), reader, times)
         read[each.column].append((value, bad))
     values = {column: _coalesced([value for value, _bad in pairs]) for column, pairs in read.items()}
     columns = {
         name: ibis.null(dtype) if values.get(name) is None else values[name] for name, dtype in REQUEST_COLUMNS.items()
     }
     _work_out(columns, values)
-    columns["bad"] = _bad(read, values, no_zone)
+    columns["bad"] = _bad(read, values, times)
     return {name: value.cast(REQUEST_COLUMNS.get(name, "int64")) for name, value in columns.items()}
 
 
@@ -83,7 +98,11 @@ def _coalesced(values: Sequence[Value]) -> Value:
 
 
 def _work_out(columns: dict[str, Value], values: Mapping[str, Value]) -> None:
-    """Work out what was not logged: the start from the end, spans from times."""
+    """Work out what was not logged: the start from the end, spans from times; a packed body's size says nothing."""
+    packed = values["body_encoding"]
+    if packed is not None and values["body_bytes"] is not None:
+        is_plain = packed.isnull() | packed.strip().lower().isin(_NOT_PACKED)
+        columns["body_bytes"] = ibis.ifelse(is_plain, values["body_bytes"], ibis.null("int64"))
     ended, first, started = values["ended"], values["first_token"], values["started"]
     if ended is not None and values["duration_ms"] is not None:
         back = (values["duration_ms"] * 1000).cast("int64").as_interval("us")
@@ -100,7 +119,7 @@ def _work_out(columns: dict[str, Value], values: Mapping[str, Value]) -> None:
 def _bad(
     read: Mapping[str, Sequence[tuple[Value, Value | None]]],
     values: Mapping[str, Value],
-    no_zone: Sequence[Value],
+    times: Times,
 ) -> Value:
     """Set a column's bit where none of its fields gave a value and one of them held something else."""
     total: Value = ibis.literal(0, "int64")
@@ -111,17 +130,18 @@ def _bad(
             for flag in flags[1:]:
                 held = held | flag
             total = total + (held & values[column].isnull()).cast("int64") * bit
-    if no_zone:
-        total = total + ibis.coalesce(*no_zone, False).cast("int64") * NO_ZONE_BIT
-    return total
+    for flags, bit in ((times.no_zone, NO_ZONE_BIT), (times.day_only, DAY_ONLY_BIT)):
+        if flags:
+            total = total + ibis.coalesce(*flags, False).cast("int64") * bit
+    return total + times.of_column if times.of_column else total
 
 
-def _read(pick: Pick, field: Value, reader: Reader, no_zone: list[Value]) -> tuple[Value, Value | None]:
+def _read(pick: Pick, field: Value, reader: Reader, times: Times) -> tuple[Value, Value | None]:
     kind = KINDS[pick.column]
     if kind == "text":
         return _text(pick, field), None
     if kind == "time":
-        return _time(field, reader, no_zone)
+        return _time(field, reader, times)
     if kind == "status":
         return _status(field, reader)
     number = _number(field, reader)
@@ -182,34 +202,44 @@ def _status(field: Value, reader: Reader) -> tuple[Value, Value | None]:
     return value, _held(field) & value.isnull()
 
 
-def _time(field: Value, reader: Reader, no_zone: list[Value]) -> tuple[Value, Value | None]:
+def column_bits(dtype: Any) -> int:
+    """Give what the type of a column of times leaves out of each."""
+    if dtype.is_date():
+        return NO_ZONE_OF_COLUMN_BIT | DAY_ONLY_OF_COLUMN_BIT
+    return NO_ZONE_OF_COLUMN_BIT if dtype.is_timestamp() and dtype.timezone is None else 0
+
+
+def _time(field: Value, reader: Reader, times: Times) -> tuple[Value, Value | None]:
     dtype = field.type()
+    times.of_column |= column_bits(dtype)
     if dtype.is_timestamp():
         if dtype.timezone is None:
             return _from_zone(field.cast("timestamp(6)"), reader), None
         return field.cast("timestamp('UTC')").cast("timestamp(6)"), None
     if dtype.is_date():
-        return field.cast("timestamp(6)"), None
+        return _from_zone(field.cast("timestamp(6)"), reader), None
     if dtype.is_numeric():
         value = _epoch(_number(field, reader).cast("float64"))
         return value, _held(field) & value.isnull()
     if not dtype.is_string():
         return ibis.null("timestamp(6)"), field.notnull()
-    value = _time_of_text(field, reader, no_zone)
+    value = _time_of_text(field, reader, times)
     return value, _held(field) & value.isnull()
 
 
-def _time_of_text(field: Value, reader: Reader, no_zone: list[Value]) -> Value:
+def _time_of_text(field: Value, reader: Reader, times: Times) -> Value:
     if not reader.can_try:
         return field.cast("timestamp(6)")
     text = field.replace(",", ".")
     zoned = text.try_cast("timestamp('UTC')").cast("timestamp(6)")
     tail = text.right(6)
-    names_zone = text.endswith("Z") | text.endswith("z") | text.endswith("UTC") | tail.re_search("[+-][0-9:]+$")
+    has_hour = text.contains(":")
+    names_zone = has_hour & (text.endswith("Z") | tail.re_search("[A-Za-z]$|[+-][0-9:]+$"))
     epoch = _epoch(text.try_cast("float64"))
     is_text_time = zoned.notnull()
     naive = is_text_time & ~names_zone
-    no_zone.append(ibis.ifelse(naive, True, ibis.null("boolean")))
+    times.no_zone.append(ibis.ifelse(naive, True, ibis.null("boolean")))
+    times.day_only.append(ibis.ifelse(is_text_time & ~has_hour, True, ibis.null("boolean")))
     shifted = ibis.ifelse(naive, _from_zone(zoned, reader), zoned) if reader.zone != "UTC" else zoned
     return ibis.coalesce(_plausible(shifted), epoch)
 

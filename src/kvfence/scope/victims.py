@@ -2,7 +2,8 @@
 
 An affected answer read pages that earlier requests had left. Pages are taken to be re-used in the order in which they
 were freed, so that what lies in free pages is at most the last ``decode_pool`` tokens that finished on that worker;
-where the size is not known, a time bounds it. Neither proves that a page was read: the class says *possible*.
+where the worker or the size is not known, a time bounds it. Neither proves that a page was read: the class says
+*possible*. Whoever may have been on that worker, as far as its row says, is one; ``spots.py`` says who may.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import ibis
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from kvfence.scope.ingest import RowGroup
+from kvfence.scope.merging import row_key
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
+from kvfence.scope.spots import Spot, name_of, spots_that_fit
 from kvfence.scope.store import Store
 from kvfence.scope.survey import clean, length_of, was_refused
 from kvfence.scope.values import Value
@@ -22,6 +25,8 @@ HORIZON_S = 3600
 """Seconds back from an affected answer where the size of decode's pool is not known."""
 HORIZON_WITH_POOL_S = 24 * 3600
 """Seconds back at most where it is known: then the pool's turnover bounds it sooner on any busy worker."""
+UNTOLD_S = 600
+"""Seconds that a request may have taken of which no time is logged."""
 ROUND_GROWTH = 4
 ROUNDS_MAX = 8
 ANSWERS_MAX = 20_000
@@ -32,24 +37,41 @@ RANGES_MAX = 400
 READ_SHARE_MAX = 1.0
 """Parts of files are read one by one while they are no more rows than all of them together."""
 NOWHERE = "(not logged)"
-_CARRIED = (*REQUEST_COLUMNS, "bad", "source_file", "source_line")
+_CARRIED = (*REQUEST_COLUMNS, "bad", "source_file", "source_line", "row_key", "one")
 
 
 class Reach(Struct, frozen=True):
-    """How far back pages are looked for. Units: horizon_s: seconds, None: by what is known; decode_pool: tokens."""
+    """How far back pages are looked for. Units: horizon_s: seconds, None: by what is known; decode_pool: tokens.
+
+    durations: every log says how long requests took.
+    """
 
     horizon_s: float | None = None
     decode_pool: int | None = None
+    durations: bool = True
 
 
 class Window(Struct, frozen=True):
-    """One affected answer and the time in which pages that it read were freed. tokens: decode's pool; 0: not known."""
+    """One affected answer and the time in which pages that it read were freed.
+
+    tokens: decode's pool; 0: not known, or not which worker's. one: the number of the answer's request.
+    """
 
     place: str
     start: datetime
     end: datetime
     request_id: str
     tokens: int
+    spot: Spot = Spot()
+    one: int = -1
+
+
+class Unsought(Struct, frozen=True):
+    """Affected answers whose victims were not looked for, and when these may have finished. None: at any time."""
+
+    answers: int
+    start: datetime | None
+    end: datetime | None
 
 
 def place_of(rows: Any) -> Value:
@@ -57,42 +79,62 @@ def place_of(rows: Any) -> Value:
     return ibis.coalesce(clean(rows["worker"]), clean(rows["replica"]), clean(rows["model"]), NOWHERE)
 
 
-def windows_of(judged: Any, reach: Reach) -> list[Window]:
-    """Give the longest window of each answer that was affected, or likely so, whether excluded or not."""
-    answers = judged.filter(
-        judged["would_be"].isin([str(Class.AFFECTED), str(Class.LIKELY)]) & judged["started"].notnull()
-    )
-    ran_ms = ibis.coalesce(answers["ttft_ms"], answers["duration_ms"], 0.0)
+def windows_of(judged: Any, reach: Reach) -> tuple[list[Window], Unsought | None]:
+    """Give the longest window of each answer that was affected, or likely so, and the answers that have none.
+
+    Whether excluded or not. A window begins later only where the decode worker itself is known to have been started.
+    """
+    answers = judged.filter(judged["would_be"].isin([str(Class.AFFECTED), str(Class.LIKELY)]))
+    ran_ms = ibis.coalesce(answers["ttft_ms"], answers["duration_ms"], UNTOLD_S * 1000.0)
     chosen = answers.select(
-        "request_id",
-        "started",
-        "decode_pool",
+        *("request_id", "started", "worker", "replica", "model", "decode_most", "decode_since", "one"),
         place=place_of(answers),
         ran_ms=ibis.ifelse(ran_ms.between(0, _SLACK_S * 1000), ran_ms, 0.0),
-        since=answers["restarted"],
     )
-    found = []
-    for row in chosen.order_by("started", "request_id").limit(ANSWERS_MAX).to_pyarrow().to_pylist():
-        tokens = reach.decode_pool or row["decode_pool"] or 0
-        horizon = reach.horizon_s or (HORIZON_WITH_POOL_S if tokens else HORIZON_S)
-        end = row["started"] + timedelta(milliseconds=row["ran_ms"])
-        start = end - timedelta(seconds=horizon)
-        if row["since"] is not None:
-            start = max(start, row["since"])
-        found.append(Window(row["place"], start, end, row["request_id"], tokens))
-    return found
+    timed = chosen.filter(chosen["started"].notnull()).order_by("started", "request_id", "one")
+    windows = [_window(row, reach) for row in timed.limit(ANSWERS_MAX).to_pyarrow().to_pylist()]
+    return windows, _unsought(chosen, len(windows), reach)
+
+
+def _window(row: dict[str, Any], reach: Reach) -> Window:
+    tokens = row["decode_most"] or reach.decode_pool or 0
+    if row["worker"] is None:
+        tokens = 0  # several workers may stand behind a replica, and all that they finish goes through several pools
+    horizon = reach.horizon_s or (HORIZON_WITH_POOL_S if tokens else HORIZON_S)
+    end = row["started"] + timedelta(milliseconds=row["ran_ms"])
+    start = row["started"] - timedelta(seconds=horizon + (0 if reach.durations else UNTOLD_S))
+    if row["decode_since"] is not None and row["worker"] is not None:
+        start = max(start, min(row["decode_since"], end))
+    spot = Spot(row["worker"], row["replica"], row["model"])
+    return Window(row["place"], start, end, row["request_id"], tokens, spot, row["one"])
+
+
+def _unsought(answers: Any, sought: int, reach: Reach) -> Unsought | None:
+    """Say how many answers have no window, and from when to when their victims may have finished."""
+    counted = answers.aggregate(rows=answers.count(), timed=answers["started"].count()).to_pyarrow().to_pylist()[0]
+    rest = counted["rows"] - sought
+    if not rest:
+        return None
+    if counted["timed"] < counted["rows"]:
+        return Unsought(rest, None, None)
+    late = answers.order_by("started", "request_id", "one").limit(None, offset=sought)
+    times = late.aggregate(first=late["started"].min(), last=late["started"].max()).to_pyarrow().to_pylist()[0]
+    horizon = timedelta(seconds=reach.horizon_s or HORIZON_WITH_POOL_S)
+    return Unsought(rest, times["first"] - horizon, times["last"] + _SLACK)
 
 
 def find_victims(
-    store: Store, rows: tuple[Any, tuple[RowGroup, ...] | None], places: Any, windows: Sequence[Window]
+    store: Store, rows: tuple[Any, tuple[RowGroup, ...] | None], places: Any, windows: Sequence[Window], known: Any
 ) -> tuple[Any, list[Window]]:
     """Give the rows that finished within a window and its pool's turnover, each with the number of such windows.
 
     Windows are first guessed from the traffic of the hour, and made longer where they hold less than the pool.
+    known: rows that were judged, by ``row_key``, with the number ``one`` of their request.
     """
     rates = _rates(places)
     spans = [_guess(window, rates) for window in windows]
-    finished = _pull(store, rows, windows, spans)
+    ones = store.keep("ones", known.group_by("row_key").aggregate(one=known["one"].min()))
+    finished = _pull(store, rows, windows, spans, (places, ones))
     for _round in range(ROUNDS_MAX):
         held = _held(store, finished, windows, spans)
         short = [
@@ -105,10 +147,9 @@ def find_victims(
         for number in short:
             window = windows[number]
             spans[number] = max(window.start, window.end - ROUND_GROWTH * (window.end - spans[number]))
-        finished = _pull(store, rows, windows, spans)
+        finished = _pull(store, rows, windows, spans, (places, ones))
     return _within(store, finished, windows, spans), [
-        Window(window.place, span, window.end, window.request_id, window.tokens)
-        for window, span in zip(windows, spans, strict=True)
+        structs.replace(window, start=span) for window, span in zip(windows, spans, strict=True)
     ]
 
 
@@ -139,12 +180,17 @@ def _finished(rows: Any) -> Value:
 
 
 def _pull(
-    store: Store, given: tuple[Any, tuple[RowGroup, ...] | None], windows: Sequence[Window], spans: Sequence[datetime]
+    store: Store,
+    given: tuple[Any, tuple[RowGroup, ...] | None],
+    windows: Sequence[Window],
+    spans: Sequence[datetime],
+    known: tuple[Any, Any],
 ) -> Any:
-    """Keep the rows that finished in a minute of any window, wherever they decoded."""
+    """Keep the rows that finished in a minute of any window on a worker that may be its own."""
     source, groups = given
+    places, ones = known
     wanted = _minutes(windows, spans)
-    minutes = sorted({minute for minute, _place in wanted})
+    minutes = sorted({minute for minute, _spot in wanted})
     ranges = _ranges(windows, spans)
     if source._find_backend(use_default=True) is not store.ibis:
         rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
@@ -154,15 +200,17 @@ def _pull(
         near = _with_minute(_near(source, ranges, groups)).semi_join(listed, "minute")
     # Texts are looked at only in these few rows: that is what makes it cheap.
     near = store.keep("near", near, "looking for possible victims")
-    near = near.mutate(place=place_of(near), finished=_finished(near))
-    listed = [{"minute": minute, "place": place} for minute, place in wanted]
-    places = store.hold("minutes_of_places", listed, {"minute": "int64", "place": "string"})
-    chosen = near.filter(~was_refused(near)).semi_join(places, ["minute", "place"])
+    near = store.keep("near_named", near.mutate(spot=name_of(near), finished=_finished(near)))
+    fits = spots_that_fit(store, near, places, [window.spot for window in windows])
+    listed = [{"minute": minute, "at": spot.name} for minute, spot in wanted]
+    at = store.hold("minutes_at", listed, {"minute": "int64", "at": "string"})
+    minutes_of_spots = at.inner_join(fits, "at").select("minute", "spot").distinct()
+    chosen = near.filter(~was_refused(near)).semi_join(minutes_of_spots, ["minute", "spot"])
     held = ibis.coalesce(length_of(chosen), 0) + ibis.ifelse(
         chosen["completion_tokens"] > 0, chosen["completion_tokens"], 0
     ).fill_null(0)
-    answered = chosen.mutate(held=held)
-    return store.keep("finished", answered)
+    answered = chosen.mutate(held=held, row_key=row_key(chosen))
+    return store.keep("finished", answered.left_join(ones, "row_key").drop("row_key_right"))
 
 
 def _ranges(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
@@ -208,61 +256,61 @@ def _with_minute(rows: Any) -> Any:
     return rows.mutate(minute=(seconds / 60).floor().cast("int64"))
 
 
-def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[int, str]]:
-    """Give each minute and place of which some window holds a part."""
-    found: set[tuple[int, str]] = set()
+def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[int, Spot]]:
+    """Give each minute and spot of which some window holds a part."""
+    found: set[tuple[int, Spot]] = set()
     for window, start in zip(windows, spans, strict=True):
         first, last = (int(at.replace(tzinfo=UTC).timestamp() // 60) for at in (start, window.end))
-        found |= {(minute, window.place) for minute in range(first, last + 1)}
-    return sorted(found)
+        found |= {(minute, window.spot) for minute in range(first, last + 1)}
+    return sorted(found, key=lambda pair: (pair[0], pair[1].name))
 
 
 def _window_table(store: Store, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:
     rows = [
         {
             "number": number,
-            "at": each.place,
+            "at": each.spot.name,
             "w_start": start,
             "w_end": each.end,
             "w_tokens": each.tokens,
-            "by": each.request_id,
+            "by": each.one,
         }
         for number, (each, start) in enumerate(zip(windows, spans, strict=True))
     ]
     schema = {
         "number": "int64", "at": "string", "w_start": "timestamp(6)", "w_end": "timestamp(6)", "w_tokens": "int64",
-        "by": "string",
+        "by": "int64",
     }  # fmt: skip
     return store.hold("windows", rows, schema)
 
 
 def _in_windows(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:
+    """Join rows with the windows that they finished in, without the answer's own; is_sure: on the very worker."""
     table = _window_table(store, windows, spans)
-    joined = finished.inner_join(
+    placed = finished.inner_join(store.ibis.table("spots_that_fit"), "spot")
+    joined = placed.inner_join(
         table,
-        [
-            finished["place"] == table["at"],
-            finished["finished"] >= table["w_start"],
-            finished["finished"] <= table["w_end"],
-        ],
+        [placed["at"] == table["at"], placed["finished"] >= table["w_start"], placed["finished"] <= table["w_end"]],
     )
-    return joined.filter((joined["request_id"] != joined["by"]).fill_null(True))
+    joined = joined.filter((joined["one"] != joined["by"]).fill_null(True))
+    surely = joined["is_sure"] & joined["duration_ms"].notnull()
+    return joined.mutate(surely_held=ibis.ifelse(surely, joined["held"], 0))
 
 
 def _held(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> dict[int, int]:
     joined = _in_windows(store, finished, windows, spans)
-    sums = joined.group_by("number").aggregate(total=joined["held"].sum())
+    sums = joined.group_by("number").aggregate(total=joined["surely_held"].sum())
     return {row["number"]: int(row["total"] or 0) for row in sums.to_pyarrow().to_pylist()}
 
 
 def _within(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:
-    """Leave, of each window, the rows after which less than the pool finished."""
+    """Leave, of each window, the rows after which less than the pool is sure to have finished."""
     joined = _in_windows(store, finished, windows, spans)
     back = ibis.window(
         group_by="number",
         order_by=[joined["finished"].desc(), joined["source_file"], joined["source_line"]],
         following=0,
     )
-    joined = joined.mutate(after=joined["held"].sum().over(back) - joined["held"])
+    joined = joined.mutate(after=joined["surely_held"].sum().over(back) - joined["surely_held"])
     near = joined.filter((joined["w_tokens"] == 0) | (joined["after"] < joined["w_tokens"]))
     return store.keep("victims", near.group_by(*_CARRIED).aggregate(victim_of=near["number"].nunique()))

@@ -69,11 +69,26 @@ def test_a_date_as_the_end_of_a_window_is_a_whole_day() -> None:
         _moment("soon", "--as-of")
 
 
-def test_lines_that_cannot_be_read_are_not_nothing_found(run: Run, tmp_path: Path) -> None:
-    """A line that is broken may be anybody's request: 3, though all the others are clear."""
-    log = Path(_log(tmp_path / "a.jsonl", {"id": "a", "prompt_tokens": 5}, {"id": "b", "prompt_tokens": 7}))
-    log.write_text(log.read_text("utf-8") + '{"id": "c", "prompt_tok\n', "utf-8")
-    assert run("scope", "report", str(log), "--pool", "800", "--names", "--json").code == 3
+ACCESS = b'10.0.0.1 - - [01/Sep/2026:12:00:06 +0200] "GET / HTTP/1.1" 200 2 "-" "x" request_id=n prompt_tokens=5\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b'{"id": "c", "prompt_tokens": 7}\n{"id": "c", "prompt_tok\n', 3),
+        (b'{"id": "c\xff", "prompt_tokens": 7}\n', 3),
+        (ACCESS + b"something else\n", 3),
+        (ACCESS.replace(b"request_id=n", b"request_id=n\xff"), 3),
+        (ACCESS.replace(b"GET /", b"GET /\xff"), 0),
+        (b"", 0),
+    ],
+    ids=["broken", "bytes", "no access line", "bytes in an access line", "bytes in a path", "empty"],
+)
+def test_lines_that_cannot_be_read_are_not_nothing_found(run: Run, tmp_path: Path, text: bytes, code: int) -> None:
+    """A line that is not read, or not as it stands, may be anybody's request: 3, though all the others are clear."""
+    log = _log(tmp_path / "a.jsonl", {"id": "a", "prompt_tokens": 5}, {"id": "b", "prompt_tokens": 7})
+    (tmp_path / "b.log").write_bytes(text)
+    assert run("scope", "report", log, str(tmp_path / "b.log"), "--pool", "800", "--names", "--json").code == code
 
 
 def test_a_date_without_dashes_is_a_whole_day_too() -> None:

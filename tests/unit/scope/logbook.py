@@ -102,7 +102,7 @@ def run(tmp_path: Path, *logs: Path | str, **options: Any) -> Outcome:
 
 def judge(tmp_path: Path, rows: Iterable[Mapping[str, Any]], judgement: Judgement) -> dict[str, str]:
     """The reasons that ``classify`` alone gives to rows that no log was written for."""
-    schema = {**REQUEST_COLUMNS, "tokens": "int64", "most_tokens": "int64", "absurd": "boolean"}
+    schema = {**REQUEST_COLUMNS, "tokens": "int64", "most_tokens": "int64", "absurd": "boolean", "bad": "int64"}
     with open_store(lambda *_: None, "1GB", tmp_path) as store:
         held = store.hold("prepared", [_columns(row) for row in rows], schema)
         judged = classify(store, held, judgement)
@@ -120,6 +120,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": row["usage"].get("prompt_tokens"),
         "most_tokens": row["usage"].get("prompt_tokens"),
         "absurd": False,
+        "bad": row.get("bad", 0),
     }
     return made
 

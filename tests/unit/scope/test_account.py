@@ -6,7 +6,7 @@ from msgspec import structs
 from kvfence.core.errors import EvidenceError, SettingsError
 from kvfence.scope.account import answer
 from kvfence.scope.relation import Duplicates
-from kvfence.scope.report.document import AccountLine, Behaviour, Document, Ids, Period, Tally
+from kvfence.scope.report.document import AccountLine, Behaviour, Document, Ids, Period, Tally, Told
 from kvfence.scope.report.pseudonyms import Pseudonyms, read_key, read_or_make_key
 
 KEY = b"0123456789abcdef"
@@ -16,7 +16,8 @@ def document(*lines: AccountLine, key: bytes | None = None, left_out: int = 0) -
     """Make a document in which only accounts matter."""
     names = Pseudonyms(key)
     shown = tuple(structs.replace(line, name=names.account(line.name)) for line in lines)
-    counts = dict.fromkeys(("affected", "likely", "possible_victims", "excluded", "unknown", "clear", "requests"), 0)
+    names_of_counts = ("affected", "likely", "possible_victims", "excluded", "unknown", "clear", "requests")
+    counts = dict.fromkeys((*names_of_counts, "possible_victims_also_unknown"), 0)
     empty = dict.fromkeys(("reasons", "models", "days", "replicas", "lengths", "history", "readings", "troubles"), ())
     return Document(
         schema="kvfence-scope/1",
@@ -106,3 +107,22 @@ def test_a_key_is_made_once_and_kept_private(tmp_path) -> None:  # type: ignore[
     path.write_bytes(b"short")
     with pytest.raises(SettingsError, match="5 bytes"):
         read_key(path)
+
+
+def test_a_letter_names_requests_as_the_customer_knows_them() -> None:
+    """By time and length, and how many there are besides; the report's own ids say nothing to a customer."""
+    told = (
+        Told("AFFECTED", "2026-09-01T10:00:12Z", 900_000, "glm"),
+        Told("POSSIBLE_VICTIM", None, None),
+    )
+    tally = Tally(9, 3, affected=3, possible_victims=1, possible_victims_also_unknown=1)
+    line = AccountLine("acme", tally, 900_000, ids=Ids(affected=("request-4711",)), told=told)
+    found = answer(document(line), "acme", None)
+    lines = list(found.lines())
+    assert lines[0].startswith(
+        "2026-09-01 10:00:12 UTC, prompt of 900,000 tokens, glm: its response may have contained"
+    )
+    assert lines[1].startswith("and 2 more: ")
+    assert lines[2].startswith("time not logged, length not logged: memory that had held it")
+    assert "4711" not in found.letter + "".join(lines)
+    assert "Whether the responses to 1 of these were right we cannot tell" in found.letter

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from kvfence.scope import classes
@@ -89,6 +90,16 @@ TRAPS: dict[str, tuple[tuple[str, str], list[dict[str, Any]]]] = {
         [entry("t", POOL + 9, "2026-08-27T03:00:00+08:00", decode_worker="x")],
     ),
     "a clock that was not set": (("UNKNOWN", "no_time"), [entry("t", POOL + 9, "1970-01-01T00:00:10Z")]),
+    "no length, an empty body": (("UNKNOWN", "no_length"), [entry("t", None, NOON, body_bytes=0)]),
+    "no length, a small packed body": (
+        ("UNKNOWN", "no_length"),
+        [entry("t", None, NOON, body_bytes=2_000, request_headers={"content-encoding": "gzip"})],
+    ),
+    "no length, a small body in a packed response": (
+        ("CLEAR", "body_fits"),
+        [entry("t", None, NOON, body_bytes=2_000, resp_headers={"content-encoding": "gzip"})],
+    ),
+    "one token, an empty body": (("UNKNOWN", "one_token_no_body"), [entry("t", 1, NOON, body_bytes=0)]),
     "no length, a body of unknown size": (("UNKNOWN", "no_length"), [entry("t", None, NOON, body_bytes=-1)]),
     "one token, a body of unknown size": (("UNKNOWN", "one_token_no_body"), [entry("t", 1, NOON, body_bytes=-1)]),
     "failed midway": (("UNKNOWN", "ended_early"), [entry("t", POOL + 9, NOON, status="error")]),
@@ -308,3 +319,93 @@ context = {CONTEXT}
     assert found.verdict("nowhere") == ("UNKNOWN", "history_disagrees")
     assert found.verdict("named") == ("CLEAR", "fits")
     assert found.verdict("other") == ("AFFECTED", "over_pool")
+
+
+def test_an_id_alone_excludes_nothing_where_several_accounts_have_it(tmp_path: Path) -> None:
+    """ACCOUNT/ID excludes that account's; an id that two accounts have excludes neither, and it is said."""
+    rows = [
+        *(entry("mine", POOL + 9, NOON, account=name) for name in ("acme", "own-tests")),
+        *(entry("a/b", POOL + 9, NOON, account=name) for name in ("acme", "org/team")),
+        entry("short elsewhere", POOL + 9, NOON),
+        entry("short elsewhere", 9, NOON, account="own-tests"),
+        entry("only", POOL + 9, NOON),
+    ]
+    exclude = tmp_path / "exclude"
+    exclude.write_text("request:mine\nrequest:org/team/a/b\nshort elsewhere\nrequest:only\n", "utf-8")
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), exclude=(exclude,), horizon_s=0.001)
+    excluded = {(row["account"], row["request_id"]) for row in found.rows if row["class"] == "EXCLUDED"}
+    assert excluded == {("org/team", "a/b"), ("acme", "only")}
+    assert [(each.kind, each.count) for each in found.relation.skews] == [("exclusion_of_several", 3)]
+
+
+def test_another_engine_is_not_judged_by_sglangs_numbers(tmp_path: Path) -> None:
+    """An interval of another engine, with or without a release, leaves its long prompts UNKNOWN."""
+    for text in ('engine = "vllm"\n', 'engine = "vllm"\nrelease = "0.11.0"\n', 'release = "0.11.0"\n'):
+        found = judge(tmp_path, [entry("t", 20_000)], judgement(tmp_path, f"[[interval]]\npool = 10000\n{text}"))
+        assert found == {"t": "release_unknown"}
+    text = '[[interval]]\npool = 10000\nengine = "vllm"\nvulnerable = true\n'
+    assert judge(tmp_path, [entry("t", 20_000)], judgement(tmp_path, text)) == {"t": "over_pool"}
+
+
+def test_the_uncovered_part_of_an_hour_is_not_covered(tmp_path: Path) -> None:
+    """Where the history begins in the middle of an hour, what came before is UNKNOWN, and what came after is not."""
+    text = '[[interval]]\nfrom = 2026-08-29T12:30:00Z\nto = 2026-08-29T12:40:00Z\nrelease = "0.5.19"\npool = 10000\n'
+    text += '[[interval]]\nfrom = 2026-08-29T12:40:00Z\nrelease = "0.5.19"\npool = 10000\n'
+    half = timedelta(minutes=30)
+    before = [entry(f"b{n}", 50, NOON + timedelta(minutes=n), replica="early") for n in range(4)]
+    after = [entry(f"a{n}", 50, NOON + half + timedelta(minutes=4 * n), replica="late") for n in range(6)]
+    log = write(tmp_path / "a.jsonl", [*before, *after, entry("timeless", 50, created=None)])
+    found = run(tmp_path, log, deployments=(history(tmp_path, text),))
+    assert found.counts == {"UNKNOWN": 5, "CLEAR": 6}
+    assert found.relation.reasons["no_pool"] == 5
+
+
+BORDER = FIRST + timedelta(hours=6)
+"""After the first border by less than a clock can be off."""
+
+
+def test_times_without_a_zone_decide_nothing_near_a_border(tmp_path: Path) -> None:
+    """Text, dates and naive columns alike: near the window's or the history's border they are UNKNOWN, and counted."""
+    log = write(
+        tmp_path / "a.jsonl",
+        [
+            entry("zoned", POOL + 9, BORDER),
+            entry("naive", POOL + 9, BORDER.isoformat()),
+            entry("before", POOL + 9, (FIRST - timedelta(hours=6)).isoformat()),
+            entry("long before", POOL + 9, (FIRST - timedelta(days=2)).isoformat()),
+            entry("well inside", POOL + 9, (FIRST + timedelta(days=1)).isoformat()),
+            entry("day", POOL + 9, "2026-08-26"),
+            entry("berlin", POOL + 9, "2026-08-27 08:00:00 Europe/Berlin"),
+        ],
+    )
+    table = tmp_path / "b.parquet"
+    row = f"'glm' AS model, 'pair-1' AS replica, 200 AS status, {POOL + 9} AS prompt_tokens"
+    duckdb.sql(f"COPY (SELECT 'naive column' AS id, TIMESTAMP '{BORDER}' AS ts, {row}) TO '{table}' (FORMAT parquet)")
+    days = tmp_path / "c.parquet"
+    duckdb.sql(f"COPY (SELECT 'date column' AS id, DATE '2026-08-27' AS ts, {row}) TO '{days}' (FORMAT parquet)")
+    text = f'[[interval]]\nreplica = "pair-1"\nrelease = "0.5.19"\npool = {POOL}\nfrom = 2026-08-27T00:00:00Z\n'
+    ways: tuple[dict[str, Any], ...] = (
+        {"window": (FIRST, None)},
+        {"deployments": (history(tmp_path, text),), "window": (None, PATCHED)},
+    )
+    for options in ways:
+        found = run(tmp_path, log, table, days, horizon_s=0.001, **options)
+        affected = {row["request_id"] for row in found.rows if row["class"] == "AFFECTED"}
+        unsure = {row["request_id"] for row in found.rows if row["reason"] == "zone_not_known"}
+        assert affected == {"zoned", "well inside", "berlin"}
+        assert unsure - {"long before"} == {"naive", "before", "day", "naive column", "date column"}
+        assert found.troubles() == {"no_zone": 7, "day_only": 2}
+    found = run(tmp_path, log, table, days, window=(FIRST, None), zone="UTC", horizon_s=0.001)
+    unsure = {row["request_id"] for row in found.rows if row["reason"] == "zone_not_known"}
+    assert unsure == set()
+    assert found.verdict("before") == ("CLEAR", "outside_window")
+
+
+def test_the_hour_that_a_zone_has_twice_decides_nothing(tmp_path: Path) -> None:
+    """Where clocks were put back a time names two moments; an hour away from it, one."""
+    text = "2026-10-25T0{}:30:00"
+    log = write(tmp_path / "a.jsonl", [entry(f"at {hour}", POOL + 9, text.format(hour)) for hour in (2, 5)])
+    borders = [FIRST.fromisoformat(f"2026-10-25T0{hour}:00:00") for hour in (1, 4)]
+    found = [run(tmp_path, log, window=(border, None), zone="Europe/Berlin", horizon_s=0.001) for border in borders]
+    assert found[0].verdict("at 2")[1] == "zone_not_known"
+    assert found[1].verdict("at 5") == ("AFFECTED", "over_pool")

@@ -218,7 +218,7 @@ TROUBLES = {
     "mixed.jsonl": {"not_json": 3},
     "bytes.jsonl": {"not_utf8": 1, "control_bytes": 1},
     "hostile.jsonl": {"unreadable_prompt_tokens": 2, "unreadable_duration_ms": 1, "negative_ttft_ms": 1},
-    "requests.parquet": {"unreadable_ttft_ms": 1},
+    "requests.parquet": {"unreadable_ttft_ms": 1, "no_zone": 2},
     "cut.parquet": {"cannot_be_read": 1},
     "vllm.log": {"no_zone": 2},
 }
@@ -317,6 +317,15 @@ def test_logs_without_a_request_are_refused_in_words(tmp_path: Path, name: str, 
     (tmp_path / name).write_bytes(data)
     with pytest.raises(EvidenceError, match=name):
         run(tmp_path, tmp_path / name)
+
+
+def test_an_empty_file_beside_others_is_named_and_no_more(tmp_path: Path) -> None:
+    """A rotated log that nothing was written to lacks nothing."""
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    (tmp_path / "empty.jsonl.gz").write_bytes(gzip.compress(b"\n"))
+    found = run(tmp_path, tmp_path / "empty.jsonl", tmp_path / "empty.jsonl.gz", write(tmp_path / "a", [entry("a", 5)]))
+    assert found.counts == {"CLEAR": 1}
+    assert found.troubles() == {"empty": 2}
 
 
 def test_rows_in_which_nothing_is_known_are_unknown(tmp_path: Path) -> None:

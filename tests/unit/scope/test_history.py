@@ -53,10 +53,15 @@ def test_every_start_of_a_log_begins_an_interval(tmp_path: Path) -> None:
         ("main", "sglang", None),
         ("0.32.0", "vllm", None),
         (None, "sglang", True),
+        (None, "vllm", None),
+        (None, None, True),
+        ("0.11.0", None, None),
+        ("0.11.0", "sglang", False),
     ],
 )
 def test_which_releases_are_vulnerable(release: str | None, engine: str | None, expected: bool | None) -> None:
-    """Before 0.5.20 yes, from it on no; a fork, a build on the way and another engine cannot be told."""
+    """Before 0.5.20 yes, from it on no; a fork, a build on the way, another engine and one with a number that may be
+    another engine's cannot be told."""
     assert vulnerable_of(release, engine) is expected
 
 
@@ -94,3 +99,12 @@ def test_times_of_a_history_are_utc(tmp_path: Path) -> None:
     text = "[[interval]]\nfrom = 2026-09-01T08:00:00+08:00\nto = 2026-09-02\npool = 5\n"
     (found,) = load_history([history(tmp_path, text)]).intervals
     assert (str(found.start), str(found.end)) == ("2026-09-01 00:00:00", "2026-09-02 00:00:00")
+
+
+def test_what_is_said_of_a_decode_worker_is_its_own(tmp_path: Path) -> None:
+    """A decode worker named by its name has its start and its pool; others keep what was said of the pair."""
+    text = '[[interval]]\nreplica = "pair-1"\npool = 5\ndecode_pool = 30\n'
+    text += '[[interval]]\nrole = "decode"\nreplica = "pair-1"\nworkers = ["d1"]\nfrom = 2026-09-01\npool = 20\n'
+    found = load_history([history(tmp_path, text)]).intervals
+    shown = [(each.workers, str(each.decode_since)[:10], each.decode_pool, each.decode_most) for each in found]
+    assert sorted(shown) == [((), "None", 30, 30), (("d1",), "2026-09-01", 20, 30)]

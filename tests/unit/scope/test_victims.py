@@ -85,3 +85,86 @@ def test_without_a_pools_size_a_time_bounds_it(tmp_path: Path) -> None:
     assert [found.verdict(name)[0] for name in ("half an hour", "two hours")] == ["POSSIBLE_VICTIM", "CLEAR"]
     found = run(tmp_path, log, horizon_s=600.0)
     assert found.verdict("half an hour")[0] == "CLEAR"
+
+
+# ---- who may have been there
+
+PLACES = [
+    entry("leak", POOL + 5, AT, account="unlucky"),
+    short("same id, another account", 9, account="other") | {"id": "leak"},
+    short("nothing logged", 9, decode_worker=None, replica=None, model=None),
+    short("its replica", 9, decode_worker=None),
+    short("its model", 9, decode_worker=None, replica=None),
+    short("another name for its replica", 9, decode_worker=None, replica="10.0.0.7"),
+    short("its model's other replica", 9, decode_worker=None, replica="pair-9"),
+    short("seen elsewhere", 8_000_000, decode_worker="d9", replica="pair-9"),
+    short("another model", 9, decode_worker=None, replica=None, model="bare"),
+    short("its worker's other replica", 9, decode_worker=None, replica="pair-2"),
+    short("seen there", 8_000_000, replica="pair-2"),
+    short("of unknown length", 9, None),
+    short("a twin", 9, 700),
+    short("a twin", 9, 701),
+]
+
+
+def test_whoever_may_have_been_on_the_worker_is_a_possible_victim(tmp_path: Path) -> None:
+    """What a row leaves out clears nobody, and an id is one account's: only another worker, replica or model does."""
+    found = run(tmp_path, write(tmp_path / "a.jsonl", PLACES))
+    victims = sorted(row["request_id"] for row in found.rows if row["class"] == "POSSIBLE_VICTIM")
+    assert set(victims) == {
+        *("leak", "nothing logged", "its replica", "its model", "another name for its replica", "of unknown length"),
+        *("its worker's other replica", "a twin"),
+    }
+    assert victims.count("a twin") == 2
+    assert found.relation.victims_also_unknown == 1
+    assert found.by_id["of unknown length"]["besides"] == "no_length"
+    assert sum(found.relation.counts.values()) == len(PLACES)
+
+
+def test_only_a_start_of_the_decode_worker_ends_the_past(tmp_path: Path) -> None:
+    """Prefill's restart frees no page of decode's; a start of that very decode worker does."""
+    pool = f'release = "0.5.19"\npool = {POOL}\n'
+    text = f"[[interval]]\nto = 2026-08-29T23:50:00Z\n{pool}[[interval]]\nfrom = 2026-08-29T23:50:00Z\n{pool}"
+    decode = '[[interval]]\nrole = "decode"\nworkers = ["d2"]\nfrom = 2026-08-29T23:50:00Z\npool = 9000000\n'
+    rows = [
+        entry("leak", POOL + 5, AT),
+        short("before", 900),
+        entry("leak 2", POOL + 6, AT, decode_worker="d2"),
+        short("before 2", 900, decode_worker="d2"),
+        short("after 2", 90, decode_worker="d2"),
+    ]
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), deployments=(history(tmp_path, text + decode),))
+    assert {row["request_id"] for row in found.rows if row["class"] == "POSSIBLE_VICTIM"} == {"before", "after 2"}
+    assert found.verdict("before 2")[0] == "CLEAR"
+
+
+def test_a_turnover_bounds_nothing_where_the_worker_is_not_known(tmp_path: Path) -> None:
+    """Behind a replica may stand several workers, and the history's pool holds where it says one."""
+    text = f'[[interval]]\nrelease = "0.5.19"\npool = {POOL}\ndecode_pool = {DECODE_POOL}\n'
+    rows = [entry("leak", POOL + 5, AT), *(short(f"b{n}", 100 + n, 600_000) for n in range(8))]
+    bare = [{**row, "decode_worker": None} for row in rows]
+    log = write(tmp_path / "a.jsonl", bare)
+    assert run(tmp_path, log, deployments=(history(tmp_path, text),)).counts["POSSIBLE_VICTIM"] == 8
+    log = write(tmp_path / "b.jsonl", rows)
+    found = run(tmp_path, log, deployments=(history(tmp_path, text),), decode_pool=5)
+    assert found.counts["POSSIBLE_VICTIM"] == 4
+
+
+def test_victims_that_were_not_looked_for_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the most answers that are looked at, and for one without a time, nobody near is told to be clear."""
+    monkeypatch.setattr("kvfence.scope.victims.ANSWERS_MAX", 1)
+    monkeypatch.setattr("kvfence.scope.victims.HORIZON_WITH_POOL_S", 3600)
+    rows = [
+        entry("leak", POOL + 5, AT),
+        entry("second", POOL + 6, AT + timedelta(days=2)),
+        *(entry(f"near {n}", 50 + n, AT + timedelta(days=2, minutes=-n - 5)) for n in range(4)),
+        entry("near and long", POOL - 5, AT + timedelta(days=2, minutes=-9)),
+        entry("far", 50, AT - timedelta(days=1)),
+        entry("far and long", POOL - 5, AT - timedelta(days=1)),
+    ]
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows))
+    assert found.counts == {"AFFECTED": 2, "UNKNOWN": 5, "CLEAR": 2}
+    assert found.relation.reasons["victims_not_sought"] == 5
+    assert any("1 affected answers" in said for said in found.relation.assumptions)
+    untimed = write(tmp_path / "b.jsonl", [rows[0], entry("no time", POOL + 6, created=None), *rows[2:]])
+    assert run(tmp_path, untimed).counts == {"AFFECTED": 2, "UNKNOWN": 7}

@@ -33,7 +33,7 @@ COLUMNS = (
 BATCH_ROWS = 50_000
 _READ = (
     *("class", "account", "request_id", "started", "model", "replica", "prompt_tokens", "pool_tokens"),
-    *("context_tokens", "status", "ttft_ms", "release", "reason", "source_file", "source_line"),
+    *("context_tokens", "status", "ttft_ms", "release", "reason", "besides", "source_file", "source_line"),
 )
 _ORDER = tuple(str(each) for each in Class)
 
@@ -72,7 +72,7 @@ def _cells(row: dict[str, Any], names: Pseudonyms) -> list[object]:
         text["replica"],
         *(row[name] for name in ("prompt_tokens", "pool_tokens", "context_tokens", "status", "ttft_ms")),
         text["release"],
-        REASONS[row["reason"]],
+        REASONS[row["reason"]] + (f"; besides: {REASONS[row['besides']]}" if row["besides"] else ""),
         text["source_file"],
         row["source_line"],
     ]

@@ -17,10 +17,15 @@ IDS_MAX = 1_000_000
 """Request ids that a document holds. The CSV file has the others, and the document says how many were left out."""
 
 ACCOUNTS_MAX = 500_000
+TOLD_MAX = 100
+"""Requests of one account and class that a document describes for a letter; the CSV file has all."""
 
 
 class Tally(Struct, frozen=True, omit_defaults=True):
-    """Requests by class. requests, long: of all classes, and those of the long-context baseline."""
+    """Requests by class. requests, long: of all classes, and those of the long-context baseline.
+
+    possible_victims_also_unknown: of the possible victims, those that would be UNKNOWN if they were none.
+    """
 
     requests: int = 0
     long: int = 0
@@ -29,6 +34,7 @@ class Tally(Struct, frozen=True, omit_defaults=True):
     possible_victims: int = 0
     excluded: int = 0
     unknown: int = 0
+    possible_victims_also_unknown: int = 0
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -60,8 +66,20 @@ class Ids(Struct, frozen=True, omit_defaults=True):
     left_out: int = 0
 
 
+class Told(Struct, frozen=True, omit_defaults=True):
+    """A request as its sender can recognise it: when it began (UTC), how long the prompt was, and the class."""
+
+    klass: str
+    started: str | None = None
+    prompt_tokens: int | None = None
+    model: str | None = None
+
+
 class AccountLine(Struct, frozen=True, omit_defaults=True):
-    """One account. longest: tokens of its longest prompt; first, last: when it asked (UTC)."""
+    """One account. longest: tokens of its longest prompt; first, last: when it asked (UTC).
+
+    told: its requests that are not clear, the worst first, at most ``TOLD_MAX`` of a class.
+    """
 
     name: str | None
     tally: Tally
@@ -69,6 +87,7 @@ class AccountLine(Struct, frozen=True, omit_defaults=True):
     first: str | None = None
     last: str | None = None
     ids: Ids = Ids()
+    told: tuple[Told, ...] = ()
 
 
 class Reason(Struct, frozen=True):
@@ -126,7 +145,10 @@ class Names(Struct, frozen=True):
 
 
 class Document(Struct, frozen=True):
-    """One report. accounts_left_out: without a finding and beyond ``ACCOUNTS_MAX``."""
+    """One report. accounts_left_out: without a finding and beyond ``ACCOUNTS_MAX``.
+
+    possible_victims_also_unknown: those that would be UNKNOWN if they were no possible victims: each is counted once.
+    """
 
     schema: str
     kvfence: str
@@ -134,6 +156,7 @@ class Document(Struct, frozen=True):
     affected: int
     likely: int
     possible_victims: int
+    possible_victims_also_unknown: int
     excluded: int
     unknown: int
     clear: int

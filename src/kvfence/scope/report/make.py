@@ -8,6 +8,7 @@ from datetime import datetime
 from math import ceil, floor, log2
 from typing import Any
 
+import ibis
 from msgspec import convert as converted
 from msgspec import structs, to_builtins
 
@@ -19,6 +20,7 @@ from kvfence.scope.report.document import (
     ACCOUNTS_MAX,
     IDS_MAX,
     SCHEMA,
+    TOLD_MAX,
     AccountLine,
     Bar,
     Document,
@@ -28,6 +30,7 @@ from kvfence.scope.report.document import (
     Period,
     Reason,
     Tally,
+    Told,
 )
 from kvfence.scope.report.exposure import exposed_models, exposure
 from kvfence.scope.report.pseudonyms import Pseudonyms
@@ -66,6 +69,7 @@ def make_document(relation: Relation, key: bytes | None) -> Document:
         duplicates=relation.duplicates,
         troubles=relation.skews,
         assumptions=relation.assumptions,
+        possible_victims_also_unknown=relation.victims_also_unknown,
         **counts,
     )
     return converted(_visible(to_builtins(made)), Document)
@@ -111,13 +115,14 @@ def _models(relation: Relation) -> tuple[ModelLine, ...]:
 
 def _accounts(relation: Relation, names: Pseudonyms) -> tuple[tuple[AccountLine, ...], int]:
     """Give accounts, the most affected first. Those without a finding are bounded."""
-    classes, ids = by_account(relation), _ids(relation, names)
+    classes, ids, told = by_account(relation), _ids(relation, names), _told(relation)
     lines = []
     for row in rows_of(relation.accounts):
         found = classes.get(row["account"], Tally())
         tally = structs.replace(found, requests=int(row["requests"]), long=int(row["long_requests"]))
         spent = (row["longest_prompt"], moment(row["first"]), moment(row["last"]))
-        lines.append(AccountLine(names.account(row["account"]), tally, *spent, ids.get(row["account"], Ids())))
+        own = (ids.get(row["account"], Ids()), told.get(row["account"], ()))
+        lines.append(AccountLine(names.account(row["account"]), tally, *spent, *own))
     lines.sort(key=_rank)
     return tuple(lines[:ACCOUNTS_MAX]), len(lines[ACCOUNTS_MAX:])
 
@@ -142,6 +147,26 @@ def _ids(relation: Relation, names: Pseudonyms) -> dict[str | None, Ids]:
         for account, own in found.items():
             ids[account] = structs.replace(ids.get(account, Ids()), **{field: tuple(own)})
     return _with_left_out(ids, by_account(relation))
+
+
+def _told(relation: Relation) -> dict[str | None, tuple[Told, ...]]:
+    """Give what a customer can recognise its requests by, of each account the first of each class."""
+    table = relation.classified
+    classes = [str(klass) for klass in FIELD_OF_CLASS if klass is not Class.EXCLUDED]
+    own = ibis.window(
+        group_by=["account", "class"],
+        order_by=[table["started"].asc(nulls_first=False), "request_id", "source_file", "source_line"],
+    )
+    rows = table.filter(table["class"].isin(classes)).mutate(turn=ibis.row_number().over(own))
+    chosen = rows.filter(rows["turn"] < TOLD_MAX).select(
+        "account", "class", "started", "prompt_tokens", "model", "turn"
+    )
+    found: dict[str | None, list[Told]] = {}
+    bounded = chosen.order_by("account", "class", "turn").limit(IDS_MAX)
+    for row in sorted(rows_of(bounded), key=lambda row: (classes.index(row["class"]), row["turn"])):
+        told = Told(row["class"], moment(row["started"]), row["prompt_tokens"], row["model"])
+        found.setdefault(row["account"], []).append(told)
+    return {account: tuple(told) for account, told in found.items()}
 
 
 def _with_left_out(ids: dict[str | None, Ids], tallies: Mapping[str | None, Tally]) -> dict[str | None, Ids]:

@@ -20,9 +20,10 @@ def headline(document: Document) -> str:
     """Give the answer in one line."""
     accounts = sum(1 for line in document.accounts if line.tally.affected)
     said = f"{document.affected:,} AFFECTED ({accounts:,} accounts), {document.likely:,} LIKELY"
-    rest = (
-        f"{document.possible_victims:,} POSSIBLE VICTIMS, {document.excluded:,} EXCLUDED, {document.unknown:,} UNKNOWN"
-    )
+    both = document.possible_victims_also_unknown
+    also = f" ({both:,} of them also UNKNOWN)" if both else ""
+    victims = f"{document.possible_victims:,} POSSIBLE VICTIMS{also}"
+    rest = f"{victims}, {document.excluded:,} EXCLUDED, {document.unknown:,} UNKNOWN"
     return f"{said}, {rest}, {document.clear:,} CLEAR"
 
 
@@ -58,6 +59,14 @@ def below(document: Document) -> Iterator[str]:
     yield from (cell(sentence) for sentence in document.behaviour.words)
     if document.unknown:
         yield f"{document.unknown:,} requests are UNKNOWN, which is not CLEAR: the reasons say what they lack."
+    merged = document.duplicates
+    if merged.same or merged.retried or merged.reused:
+        yield (
+            f"{merged.same:,} rows repeated a request and {merged.retried:,} were tries or other logs' halves of one: "
+            f"each request was counted once; {merged.reused:,} had an id of the same account again and were counted "
+            "by themselves."
+        )
+    yield from (f"{each.count:,} × {cell(each.text)}" for each in document.troubles)
     yield from (cell(sentence) for sentence in document.assumptions)
 
 

@@ -80,8 +80,12 @@ def _counted(relation: Relation, key: Callable[[Any, str], Any]) -> dict[str | N
 
 
 def _classes(found: Any, key: Any) -> dict[str | None, dict[str, int]]:
-    grouped = found.group_by(name=key, klass=found["class"]).agg(n=found.count())
+    both = ((found["class"] == str(Class.POSSIBLE_VICTIM)) & found["besides"].notnull()).sum()
+    grouped = found.group_by(name=key, klass=found["class"]).agg(n=found.count(), both=both)
     classes: dict[str | None, dict[str, int]] = {}
     for row in rows_of(grouped):
-        classes.setdefault(row["name"], {})[FIELD_OF_CLASS[Class(row["klass"])]] = int(row["n"])
+        fields = classes.setdefault(row["name"], {})
+        fields[FIELD_OF_CLASS[Class(row["klass"])]] = int(row["n"])
+        if row["both"]:
+            fields["possible_victims_also_unknown"] = int(row["both"])
     return classes
