@@ -39,16 +39,26 @@ _CLEAN = bytes.maketrans(b"\x00\x01\r", b"   ")
 _CSV_HEADER = re.compile(r"^[\w \"'.@/-]{1,80}([,;\t|])[\w \"'.@/-]{1,80}(?:\1[\w \"'.@/-]{0,80})*$")
 
 
+POSITIONS_MAX = 100_000
+"""Damaged lines of one kind and file whose places are kept."""
+
+
 class Damage(Struct):
-    """Counts of what could not be read, by kind, and the line where each was first seen."""
+    """Counts of what could not be read, by kind, and the lines where it was seen, at most ``POSITIONS_MAX``."""
 
     counts: Counter[str] = msgspec.field(default_factory=Counter)
-    first: dict[str, int] = {}
+    positions: dict[str, list[int]] = {}
 
     def add(self, kind: str, line: int) -> None:
         """Count one more."""
         self.counts[kind] += 1
-        self.first.setdefault(kind, line)
+        held = self.positions.setdefault(kind, [])
+        if len(held) < POSITIONS_MAX:
+            held.append(line)
+
+    def first(self, kind: str) -> int | None:
+        """Give the line where a kind was first seen."""
+        return self.positions[kind][0] if kind in self.positions else None
 
 
 def detect(head: bytes) -> str:
@@ -157,12 +167,12 @@ def to_json_lines(kind: str, opened: Opened, out: BinaryIO, damage: Damage, year
         rows = _access_rows(line) if kind == ACCESS else list(log.read(line))
         if rows is None:
             damage.add("not_an_access_line", number)
+        if log.unreadable > damage.counts["request_line_unreadable"]:
+            damage.add("request_line_unreadable", number)
         for row in rows or ():
             _write(out, row, number, damage)
     for row in log.rest():
         _write(out, row, None, damage)
-    if log.unreadable:
-        damage.counts["request_line_unreadable"] += log.unreadable
     return f"{log.engine} request log" if log.engine else kind
 
 
@@ -175,19 +185,20 @@ def _access_rows(line: str) -> list[Row] | None:
 
 def _documents(opened: Opened, damage: Damage) -> Iterator[tuple[int, dict[str, object]]]:
     """Give the batches of an OTLP file: one a line, or the whole file as one."""
-    held: list[bytes] = []
+    held: list[tuple[int, bytes]] = []
     for number, line in whole_lines(opened.blocks(), damage):
         value = _json(line.decode("utf-8", "replace")) if line.strip() else None
         if is_otlp(value) and isinstance(value, dict):
             yield number, value
         elif line.strip():
-            held.append(line)
+            held.append((number, line))
     if held:
-        whole = _json(b"\n".join(held).decode("utf-8", "replace"))
+        whole = _json(b"\n".join(line for _number, line in held).decode("utf-8", "replace"))
         if is_otlp(whole) and isinstance(whole, dict):
             yield 1, whole
         else:
-            damage.counts["not_json"] += len(held)
+            for number, _line in held:
+                damage.add("not_json", number)
 
 
 def _write(out: BinaryIO, row: Row, line: int | None, damage: Damage) -> None:

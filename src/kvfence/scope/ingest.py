@@ -48,6 +48,7 @@ class Sources(Struct):
 
     parquet: files that are read where they lie. groups: how the rows lie in time, where the files tell it.
     ranges: the least and the greatest values of each column, where all files tell them; None where some do not.
+    positions: by file and kind, the lines that were not read, as far as their places were kept.
     """
 
     table: Any
@@ -55,6 +56,7 @@ class Sources(Struct):
     ranges: Ranges | None = None
     groups: tuple[RowGroup, ...] | None = None
     parquet: tuple[str, ...] = ()
+    positions: Mapping[str, Mapping[str, Sequence[int]]] = {}
 
 
 def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
@@ -83,7 +85,12 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
     table = ibis.union(*tables) if len(tables) > 1 else tables[0]
     return Sources(
-        table, readings, _ranges(store, staged, readable, tables), _groups(store, staged, readable), tuple(readable)
+        table,
+        readings,
+        _ranges(store, staged, readable, tables),
+        _groups(store, staged, readable),
+        tuple(readable),
+        {each.reading.source: each.positions for each in staged},
     )
 
 

@@ -133,15 +133,17 @@ def _with_answers(rows: Any) -> Any:
     Only where they lie as near as two logs of one answer do. Refusals go with the first.
     """
     place = [*_SAME_ID, "run", "of_length", "refused"]
-    rows = rows.mutate(timed=rows["at"].notnull())
-    own = ibis.window(group_by=[*place, "source_file", "timed"], order_by="at")
-    untimed = ibis.window(group_by=[*place, "source_file", "timed"], order_by=["source_line", "number"])
-    num_timed = rows["timed"].sum().over(ibis.window(group_by=[*place, "source_file"]))
+    rows = rows.mutate(timed=rows["at"].notnull(), has_length=(rows["tokens"] > 1).fill_null(False))
+    file = [*place, "source_file", "has_length"]
+    # An export made twice says all the same of an answer; two answers of one second do not.
+    own = ibis.window(group_by=[*file, "timed"], order_by=["at", "completion_tokens", "duration_ms"])
+    untimed = ibis.window(group_by=[*file, "timed"], order_by=["source_line", "number"])
+    num_timed = rows["timed"].sum().over(ibis.window(group_by=file))
     rows = rows.mutate(
         timed_turn=ibis.dense_rank().over(own), untimed_turn=ibis.row_number().over(untimed), num=num_timed
     )
     rows = rows.mutate(turn=ibis.ifelse(rows["timed"], rows["timed_turn"], rows["num"] + rows["untimed_turn"]))
-    at_once = ibis.window(group_by=[*place, "at"])
+    at_once = ibis.window(group_by=[*place, "at", "completion_tokens", "duration_ms"])
     answer = ibis.ifelse(rows["timed"], rows["turn"].max().over(at_once), rows["turn"])
     rows = rows.mutate(answer=ibis.ifelse(rows["refused"], 0, answer))
     order = ibis.window(group_by=[*place, "answer"], order_by=["at", "source_file", "source_line"])

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from kvfence.core.errors import EvidenceError, SettingsError
 from kvfence.scope import tally, victims
+from kvfence.scope.as_of import as_of
 from kvfence.scope.classes import Judgement, classify, intervals_of, rates
 from kvfence.scope.columns import parse_maps
 from kvfence.scope.doubts import mark_unsought, move_uncovered, move_unsought
@@ -85,25 +86,13 @@ def _judge(store: Store, request: Request, sources: Sources, by: tuple[Judgement
     source = sources.table
     now = datetime.now(UTC).replace(tzinfo=None)
     if request.as_of is not None:
-        source = source.filter(source["started"].isnull() | (source["started"] <= request.as_of))
-        sources = structs.replace(sources, readings=_as_of(source, sources.readings))
+        source, sources = as_of(source, sources, request.as_of)
     bounds = Bounds(floor, max(floor // 2, 2), now)
     seen = survey(store, sources, source, bounds)
     if seen.rows == 0:
         raise EvidenceError(f"no request is in {', '.join(request.logs[:5])}")
     work = _Work(store, source, seen.bounds, seen, sources.groups)
     return _relation(work, judgement, request, (exclusions, sources))
-
-
-def _as_of(source: Any, readings: dict[str, Reading]) -> dict[str, Reading]:
-    """Leave of each source what had been logged by then; a source that has only later requests was not there yet."""
-    counted = source.group_by("source_file").aggregate(rows=lambda table: table.count()).to_pyarrow().to_pylist()
-    rows = {row["source_file"]: row["rows"] for row in counted}
-    return {
-        name: structs.replace(each, rows=rows.get(name, 0))
-        for name, each in readings.items()
-        if name in rows or not each.rows
-    }
 
 
 class _Work(Struct, frozen=True):

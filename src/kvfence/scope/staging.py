@@ -58,6 +58,7 @@ class Staged(Struct, frozen=True):
     """A source that was opened. path: its staged rows, None where there are none, or where they lie in Parquet already.
 
     offset: from a row's place in the staged file to its line. has_lines: the rows carry their lines themselves.
+    positions: the lines of each kind of damage, as far as they were kept.
     """
 
     reading: Reading
@@ -65,6 +66,7 @@ class Staged(Struct, frozen=True):
     picks: tuple[Pick, ...] = ()
     offset: int = 1
     has_lines: bool = False
+    positions: Mapping[str, Sequence[int]] = {}
 
 
 def head_of(name: str) -> bytes:
@@ -212,12 +214,13 @@ def _stage_csv(store: Store, source: Path, reading: Reading, plan: Plan) -> Stag
         f"rejects_table='{table}_errors', rejects_scan='{table}_scans')"
     )
     staged = _write_staged(store, raw, (picks, raw["kind"], ibis.null("int64")), reading, plan)
-    rejected = store.run(f"SELECT count(DISTINCT line), min(line) FROM {table}_errors")[0]
-    if not rejected[0]:
+    rejected = [row[0] for row in store.run(f"SELECT DISTINCT line FROM {table}_errors ORDER BY 1")]
+    if not rejected:
         return structs.replace(staged, offset=2)
-    trouble = Trouble("not_a_row", rejected[0], _TROUBLES["not_a_row"], rejected[1])
+    trouble = Trouble("not_a_row", len(rejected), _TROUBLES["not_a_row"], rejected[0])
     found = structs.replace(staged.reading, troubles=(*staged.reading.troubles, trouble))
-    return structs.replace(staged, reading=found, offset=2)
+    positions = {**staged.positions, "not_a_row": rejected[: formats.POSITIONS_MAX]}
+    return structs.replace(staged, reading=found, offset=2, positions=positions)
 
 
 def _name(name: str) -> str:
@@ -241,13 +244,20 @@ def _write_staged(
         f"SELECT count(*), count(*) FILTER (kind = {GOOD}), count(*) FILTER (kind = {BROKEN}) FROM "
         f"read_parquet({quoted(path)})"
     )[0]
-    broken = store.run(
-        f"SELECT min(file_row_number) + 1 FROM read_parquet({quoted(path)}, file_row_number=true) WHERE kind = {BROKEN}"
-    )[0][0]
-    troubles = (Trouble("not_json", counts[2], _TROUBLES["not_json"], broken),) if counts[2] else ()
+    broken = []
+    if counts[2]:
+        broken = store.run(
+            f"SELECT file_row_number + 1 FROM read_parquet({quoted(path)}, file_row_number=true) "
+            f"WHERE kind = {BROKEN} ORDER BY 1 LIMIT {formats.POSITIONS_MAX}"
+        )
+    troubles = (Trouble("not_json", counts[2], _TROUBLES["not_json"], broken[0][0]),) if counts[2] else ()
     found = structs.replace(reading, rows=counts[1], lines=counts[0], troubles=(*reading.troubles, *troubles))
     return Staged(
-        with_picks(found, picks), path, picks, has_lines=not isinstance(line.op(), ibis.expr.operations.Literal)
+        with_picks(found, picks),
+        path,
+        picks,
+        positions={"not_json": [row[0] for row in broken]},
+        has_lines=not isinstance(line.op(), ibis.expr.operations.Literal),
     )
 
 
@@ -279,8 +289,8 @@ def with_picks(reading: Reading, picks: Sequence[Pick]) -> Reading:
 
 def _with_damage(staged: Staged, damage: Damage, opened: Opened) -> Staged:
     found = [
-        Trouble(kind, count, _TROUBLES.get(kind, kind), damage.first.get(kind)) for kind, count in damage.counts.items()
+        Trouble(kind, count, _TROUBLES.get(kind, kind), damage.first(kind)) for kind, count in damage.counts.items()
     ]
     found += [Trouble("broken_off", 1, problem) for problem in dict.fromkeys(opened.problems)]
     reading = structs.replace(staged.reading, troubles=(*staged.reading.troubles, *found))
-    return structs.replace(staged, reading=reading)
+    return structs.replace(staged, reading=reading, positions={**staged.positions, **damage.positions})

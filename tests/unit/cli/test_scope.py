@@ -1,6 +1,7 @@
 """``kvfence scope report``: exit codes, streams, and texts of a log that act nowhere."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,40 @@ def test_a_clock_that_is_ahead_does_not_change_a_report_made_again(run: Run, tmp
     arguments = ("scope", "report", _log(tmp_path / "a.jsonl", *rows), "--pool", "800", "--names", "--json")
     before = run(*arguments).out
     assert run(*arguments, "--as-of", json.loads(before)["as_of"]).out == before
+
+
+LINES = (
+    b'{"id": "a", "prompt_tokens": 900, "created": "2026-09-01T10:00:00Z", "status": 200}',
+    b'{"id": "broken at the time", "prompt',
+    b'{"id": "timeless at the time", "prompt_tokens": 7}',
+    b'{"id": "b", "prompt_tokens": 5, "created": "2026-09-01T11:00:00Z", "status": 200}',
+)
+LATER = b'{"id": "c", "prompt_tokens": 900, "created": "2026-09-03T11:00:00Z", "status": 200}'
+
+
+def test_a_report_is_made_again_or_it_is_said_why_not(run: Run, tmp_path: Path) -> None:
+    """What was added behind a later request changes nothing; what nothing dates is an error that names the place."""
+    log = tmp_path / "a.jsonl"
+    log.write_bytes(b"\n".join(LINES) + b"\n")
+    arguments = ("scope", "report", str(log), "--pool", "800", "--names", "--json")
+    before = run(*arguments)
+    assert json.loads(before.out)["affected"] == 1
+    again = ("--as-of", json.loads(before.out)["as_of"])
+    assert run(*arguments, *again).out == before.out
+    log.write_bytes(b"\n".join((*LINES, LATER, b'{"broken', b'{"id": "timeless", "prompt_tokens": 7}')) + b"\n")
+    assert run(*arguments, *again).out == before.out
+    for added in (b'{"broken', b'{"id": "timeless", "prompt_tokens": 7}'):
+        log.write_bytes(b"\n".join((*LINES, added, LATER)) + b"\n")
+        outcome = run(*arguments, *again)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert f"{log}" in outcome.err.replace("\n", "")
+        assert "cut it behind line 4" in outcome.err.replace("\n", " ")
+    log.write_bytes(b"\n".join(LINES) + b"\n")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(b"")
+    with_empty = (*arguments[:3], str(empty), *arguments[3:])
+    outcome = run(*with_empty, *again)
+    assert outcome.code == 2
+    assert "empty.jsonl" in outcome.err.replace("\n", "")
+    os.utime(empty, (0, 0))
+    assert run(*with_empty).out == run(*with_empty, *again).out
