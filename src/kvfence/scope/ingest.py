@@ -202,7 +202,8 @@ def with_naive_times(reading: Reading, table: Any, picks: Sequence[Pick]) -> Rea
             bits |= column_bits(_at(table, each.path).type())
     said = [("no_zone", NO_ZONE)] if bits & NO_ZONE_OF_COLUMN_BIT else []
     said += [("day_only", DAY_ONLY)] if bits & DAY_ONLY_OF_COLUMN_BIT else []
-    troubles = tuple(Trouble(kind, max(reading.rows, 1), text) for kind, text in said)
+    whole = "" if reading.rows else ", the whole column"
+    troubles = tuple(Trouble(kind, max(reading.rows, 1), text + whole) for kind, text in said)
     return structs.replace(reading, troubles=(*reading.troubles, *troubles))
 
 

@@ -378,9 +378,9 @@ def test_times_without_a_zone_decide_nothing_near_a_border(tmp_path: Path) -> No
             entry("berlin", POOL + 9, "2026-08-27 08:00:00 Europe/Berlin"),
         ],
     )
-    table = tmp_path / "b.parquet"
+    table, later = tmp_path / "b.parquet", BORDER + timedelta(hours=2)
     row = f"'glm' AS model, 'pair-1' AS replica, 200 AS status, {POOL + 9} AS prompt_tokens"
-    duckdb.sql(f"COPY (SELECT 'naive column' AS id, TIMESTAMP '{BORDER}' AS ts, {row}) TO '{table}' (FORMAT parquet)")
+    duckdb.sql(f"COPY (SELECT 'naive column' AS id, TIMESTAMP '{later}' AS ts, {row}) TO '{table}' (FORMAT parquet)")
     days = tmp_path / "c.parquet"
     duckdb.sql(f"COPY (SELECT 'date column' AS id, DATE '2026-08-27' AS ts, {row}) TO '{days}' (FORMAT parquet)")
     text = f'[[interval]]\nreplica = "pair-1"\nrelease = "0.5.19"\npool = {POOL}\nfrom = 2026-08-27T00:00:00Z\n'

@@ -36,7 +36,7 @@ def test_a_warehouse_gives_what_files_give(tmp_path: Path) -> None:
     assert there.relation.reasons == here.relation.reasons
     assert there.totals == here.totals
     assert there.counts["AFFECTED"] == 4
-    assert there.troubles() == {"negative_prompt_tokens": 1}
+    assert there.troubles() == {"negative_prompt_tokens": 1, "no_zone": 1}
     assert not there.relation.duplicates.exact
 
 
