@@ -108,7 +108,7 @@ def with_spread(rows: Any, zone: str | None) -> Any:
         before, after = (_local(name, at.cast("timestamp('UTC')")) for at in (started - hour, started + hour))
         turned = naive & ((after.epoch_seconds() - before.epoch_seconds()) != 7200)
         back, on = ibis.ifelse(turned, started - hour, started), ibis.ifelse(turned, started + hour, started)
-    on = ibis.ifelse(day, on + ibis.interval(hours=24), on)
+    on = ibis.ifelse(day, on + ibis.interval(hours=24) - ibis.interval(microseconds=1), on)
     return rows.mutate(earliest=back.cast("timestamp(6)"), latest=on.cast("timestamp(6)"))
 
 
