@@ -297,7 +297,7 @@ def assumptions(
     if windows:
         known = [each for each in windows if each.tokens]
         yield (
-            "possible victims finished on the same decode worker, or where no worker is logged on what may have been it: "
-            f"for {len(known)} of {len(windows)} answers within the last turnover of decode's pool (pages re-used in the "
+            "possible victims finished on the same decode worker, or where none is logged on what may have been it: of "
+            f"{len(windows)} answers, for {len(known)} within the last turnover of decode's pool (pages re-used in the "
             "order in which they were freed), for the others within a time (--horizon)"
         )
