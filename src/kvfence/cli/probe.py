@@ -81,6 +81,9 @@ def run(
     max_requests: Annotated[int, typer.Option(min=12, help="The run is divided into so many.")] = 400,
     max_tokens_total: Annotated[int, typer.Option(min=1000, help="Of prompts and answers together.")] = 20_000_000,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Phases shrink to fit.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=64, help="Its context in tokens, where /models (of a router, say) names none.")
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests open at once.")] = 16,
     max_cost: Annotated[float | None, typer.Option(min=0.0, help="Needs --price-in or --price-out.")] = None,
     price_in: Price = None,
@@ -121,20 +124,20 @@ def run(
         price_in=price_in,
         price_out=price_out,
     )
-    names, context = asyncio.run(look(door))
+    names, named = asyncio.run(look(door))
     asked = Run(
         door=_with_model(door, names),
         budget=budget,
         seed=secrets.randbits(63) if seed is None else seed,
         phases=_phases(phases),
     )
-    _announce(asked, context, len(api_key_env or []))
+    _announce(asked, context or named, len(api_key_env or []))
     if dry_run:
         return
     if not yes and not _agrees():
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
-        record = asyncio.run(carry_out(asked, context, progress.see))
+        record = asyncio.run(carry_out(asked, context or named, progress.see))
     raise typer.Exit(present(record, Forms(json, out, html, junit, reproducer, keep_evidence)))
 
 

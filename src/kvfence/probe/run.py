@@ -65,7 +65,7 @@ async def look(door: Door) -> tuple[list[str], int | None]:
 
 
 async def probe(run: Run, context: int | None = None, watch: Watch = _no_watch) -> Record:
-    """Carry a run out; give its record, whatever ended it. ``context``: what ``look`` said."""
+    """Carry a run out; give its record, whatever ended it. ``context``: what ``look`` said, or the caller knows."""
     markers = draw_markers(run.seed, run.door.tenants)
     began_s = time.monotonic()
     async with Client(run.door, run.budget.concurrency) as client:

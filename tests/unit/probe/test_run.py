@@ -59,6 +59,18 @@ async def test_a_hidden_limit_is_found_and_its_leak_is_read() -> None:
     assert set(foreign(record)) <= {e.ask.number for e in record.exchanges if (e.prompt_tokens or 0) > 250}
 
 
+async def test_a_context_that_only_the_caller_knows_gives_the_ladder_its_lengths() -> None:
+    """A router that names no context, and a budget too small to search: the told one says where to look."""
+    few = replace(SMALL, requests_max=44)
+    rungs = []
+    for told in (None, 4000):
+        async with Fake(Model(context=None, limit=10_000)) as fake:
+            record = await probe(Run(door=door_to(fake, Api.COMPLETIONS), budget=few, seed=3), told)
+        rungs.append([each.ask.num_tokens or 0 for each in record.exchanges if each.ask.phase is Phase.OVERSIZE])
+        assert record.calibration.advertised_tokens == told
+    assert max(rungs[0]) < 1000 < 3800 < max(rungs[1])
+
+
 async def test_the_same_seed_sends_the_same() -> None:
     """Markers, texts and lengths follow from the seed: what is sent alone is sent again to the letter."""
     bodies = []

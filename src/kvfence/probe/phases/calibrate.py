@@ -36,7 +36,8 @@ async def run(stage: Stage) -> None:
     Raises:
         Ended: neither route answers.
     """
-    advertised = await advertised_context(stage)
+    told = stage.plan.context if stage.plan and stage.plan.context_known else None
+    advertised = told or await advertised_context(stage)
     stage.calibration = replace(stage.calibration, advertised_tokens=advertised)
     controls = await _choose_api(stage)
     await _learn_fields(stage, controls)
