@@ -20,9 +20,6 @@ from kvfence.probe.reproducer import reproduce
 BOUND_MAX = 0.2
 """A wider bound says nothing: one answer in five could leak."""
 
-ECHO_MIN = 0.5
-"""Of the positive controls at least so many must show their marker."""
-
 
 class Verdict(StrEnum):
     """The four answers."""
@@ -136,8 +133,11 @@ def _doubts(record: Record, power: Power) -> Iterable[str]:
         yield "there was one tenant: nobody else's text could come out"
     if not power.controls:
         yield "no positive control was answered, so nobody knows whether this model can repeat a marker"
-    elif power.seen < ECHO_MIN * power.controls:
-        yield f"this model repeats a marker in {power.seen} of {power.controls} controls: its silence says little"
+    elif not power.seen:
+        yield f"this model repeats a marker in none of {power.controls} controls: its silence says nothing"
     elif power.bound is None or power.bound > BOUND_MAX:
         bound = "no rate" if power.bound is None else f"only a rate of {power.bound:.0%}"
-        yield f"{power.counted} answers could have shown a leak, which bounds {bound}: allow more requests"
+        yield (
+            f"{power.counted} answers could have shown a leak, and {power.seen} of {power.controls} controls did, "
+            f"which bounds {bound}: allow more requests, or ask a model that repeats better"
+        )

@@ -66,7 +66,7 @@ def test_a_spent_budget_keeps_the_verdict() -> None:
 @pytest.mark.parametrize(
     ("made", "word"),
     [
-        (record(3, Temper(echo=0.0)), "repeats a marker in 0 of"),
+        (record(3, Temper(echo=0.0)), "repeats a marker in none of"),
         (replace(SOUND, exchanges=()), "no request was answered"),
         (replace(SOUND, exchanges=REFUSED), "everything was refused"),
         (replace(SOUND, exchanges=SOUND.exchanges[:12]), "allow more requests"),
