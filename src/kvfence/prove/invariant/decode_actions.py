@@ -196,20 +196,22 @@ def grow(o: Logic, s: State, g: Guards, a: Term, p: Term) -> Effect:
     return Effect(may, headed.but(used=at(o, s.used, p, False)))
 
 
-@action("attempt", "page")
-def write_pass(o: Logic, s: State, g: Guards, a: Term, p: Term) -> Effect:
+@action("attempt", "page", "int")
+def write_pass(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """A pass writes a token's keys and values into a page of its own."""
+    a, p, place = about
     may = o.all(s.passing(a), _is_own(o, s, a, p))
-    first = o.where(s.used(p), s.first_of(p), s.request(a))
+    first, first_at = o.where(s.used(p), s.first_of(p), s.request(a)), o.where(s.used(p), s.first_at(p), place)
     written = s.but(first_of=at(o, s.first_of, p, first), second_of=at(o, s.second_of, p, s.request(a)))
-    return Effect(may, written.but(used=at(o, s.used, p, True)))
+    placed = written.but(first_at=at(o, s.first_at, p, first_at), second_at=at(o, s.second_at, p, place))
+    return Effect(may, placed.but(used=at(o, s.used, p, True)))
 
 
 @action("attempt", "index")
 def read_page(o: Logic, s: State, g: Guards, a: Term, i: Term) -> Effect:
     """A pass reads a page of the prompt, whatever lies in it now."""
     p = s.table(a, i)
-    may = o.all(s.passing(a), within(o, i, s.num_table(a)))
+    may = o.all(s.passing(a), within(o, i, s.num_table(a)), o.no(_is_copied(o, s, a, i)))
     return Effect(may, s.but(foul=at(o, s.foul, p, o.any(s.foul(p), o.no(own_bytes(o, s, p, a, i))))))
 
 
@@ -228,8 +230,13 @@ def _matches(o: Logic, s: State, a: Term, p: Term) -> Term:
 
 
 def _reads(o: Logic, s: State, a: Term, p: Term) -> Term:
-    used = o.any(s.page(p) == ADOPTED, o.all(s.page(p) == OWN, s.used(p)))
-    return o.all(s.owner(p) == a, used)
+    adopted = o.all(s.page(p) == ADOPTED, o.no(_is_copied(o, s, a, s.index(p))))
+    return o.all(s.owner(p) == a, o.any(adopted, o.all(s.page(p) == OWN, s.used(p))))
+
+
+def _is_copied(o: Logic, s: State, a: Term, i: Term) -> Term:
+    """A partly filled last page is read from decode's copy."""
+    return o.all(s.partial(a), i == s.size(a) - 1)
 
 
 def _clean(o: Logic, s: State, g: Guards, a: Term) -> Term:
@@ -255,11 +262,12 @@ def emit_foul(o: Logic, s: State, g: Guards, a: Term, p: Term) -> Effect:
     return Effect(may, _passed(o, s, a).but(leaked=lambda: True))
 
 
-@action("attempt", "pages")
-def end_mismatched(o: Logic, s: State, g: Guards, a: Term, kept: Term) -> Effect:
+@action("attempt", "page", "pages")
+def end_mismatched(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     """A pass that met another's head ends its sequence: lots with such a page go to quarantine, the others are free."""
+    a, met, kept = about
     found = o.each(("page",), lambda p: implies(o, _met(o, s, a, p), kept(p)))
-    may = o.all(s.passing(a), found)
+    may = o.all(s.passing(a), _reads(o, s, a, met), o.no(_matches(o, s, a, met)), found)
     keeps = o.all(s.fence() != RECEIPT, g.on("quarantine-on-mismatch", "decode"))
     stays: Field = lambda p: o.all(_holds(o, s, a, p), kept(p), keeps)
     goes: Field = lambda p: o.where(stays(p), QUARANTINED, o.where(_holds(o, s, a, p), FREE, s.page(p)))
@@ -361,7 +369,7 @@ def restart(o: Logic, s: State, g: Guards, known: Term) -> Effect:
     return Effect(
         True,
         s.but(
-            decode=lambda a: o.where(s.decode(a) == NONE, NONE, LOST),
+            decode=lambda a: o.where(s.granted(a), LOST, NONE),
             page=lambda p: QUARANTINED if keeps else FREE,
             former=lambda p: keeps,
             started=lambda: not keeps,

@@ -34,15 +34,10 @@ def dispatch(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     current = o.no(s.forgotten(a)) if g.on("attempt-is-current", "prefill") else True
     layout = s.layout(life) if g.on("layout-agrees", "prefill") else True
     whole = (number == s.size(a)) if g.on("refusal-is-final", "prefill") else o.all(number >= 1, number <= s.size(a))
-    asked = o.all(s.granted(a), s.prefill(a) == P_NONE, o.no(s.dead(life)), _is_served(o, s, a))
+    asked = o.all(s.granted(a), s.prefill(a) == P_NONE, o.no(s.dead(life)))
     queued = s.but(prefill=at(o, s.prefill, a, P_WAITING), worker=at(o, s.worker, a, life))
     counted = queued.but(num_send=at(o, s.num_send, a, number), num_source=at(o, s.num_source, a, 0))
     return Effect(o.all(asked, placed, current, layout, whole), counted)
-
-
-def _is_served(o: Logic, s: State, a: Term) -> Term:
-    """Once a former decode worker's writers count as fenced, nobody works for it."""
-    return o.no(o.all(s.decode(a) == LOST, s.started()))
 
 
 @action("attempt", "source")
@@ -127,12 +122,13 @@ def seal(o: Logic, s: State, g: Guards, a: Term, number: Term) -> Effect:
 
 @action("attempt", "int")
 def post(o: Logic, s: State, g: Guards, a: Term, number: Term) -> Effect:
-    """Sealed pages are posted, none twice; what goes to a session of the past cannot land."""
+    """Sealed pages are posted, none twice; what goes to a session or a life of the past cannot land."""
     bounded = o.all(o.no(s.batch(a)), number - s.num_posted(a) <= s.batch_max())
     order = o.all(s.num_posted(a) < number, number <= s.num_sealed(a))
-    alive = o.all(s.prefill(a) == P_RUNNING, o.no(s.unknown(a)), o.no(s.dead(s.worker(a))), _is_served(o, s, a))
+    alive = o.all(s.prefill(a) == P_RUNNING, o.no(s.unknown(a)), o.no(s.dead(s.worker(a))))
     may = o.all(alive, order, bounded if g.on("batch-bound", "prefill") else True)
-    past = o.all(s.fence() == SESSION, s.session_of(a) < s.session())
+    former = o.all(s.decode(a) == LOST, s.started())
+    past = o.any(o.all(s.fence() == SESSION, s.session_of(a) < s.session()), former)
 
     def write(b: Term, i: Term) -> Term:
         new = o.all(b == a, i >= s.num_posted(a), i < number)

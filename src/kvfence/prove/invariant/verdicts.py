@@ -29,7 +29,7 @@ ASSUMPTIONS: tuple[str, ...] = (
     "the page's next head is written.",
     "A fence is what its transport says: an exited process writes no more, a rebuilt session takes nothing old, a "
     "receiver that checks refuses what is not granted.",
-    "After the supervisor's proof for a former life of decode nobody works for that life any more.",
+    "After the supervisor's proof for a former life of decode nothing written for that life lands any more.",
     "A digest matches the bytes it was made of and no others.",
     "Prefill's own pages are written by itself alone; prefix reuse is off.",
 )

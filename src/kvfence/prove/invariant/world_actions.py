@@ -111,6 +111,12 @@ def land_whole(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
 
 
 @action("attempt", "index")
+def go_astray(o: Logic, s: State, g: Guards, a: Term, i: Term) -> Effect:
+    """A write goes to another page, and counts as landed; what it does there is a stray's."""
+    return Effect(s.write(a, i) == POSTED, _moved(o, s, a, i, LANDED))
+
+
+@action("attempt", "index")
 def turn_away(o: Logic, s: State, g: Guards, a: Term, i: Term) -> Effect:
     """And one that is not ends there."""
     may = o.all(s.fence() == RECEIPT, lives(o, s, a, i), o.no(_is_taken(o, s, a, i)))
@@ -215,12 +221,13 @@ def rebuild_session(o: Logic, s: State, g: Guards) -> Effect:
 @action()
 def fence_start(o: Logic, s: State, g: Guards) -> Effect:
     """The supervisor's proof that no writer of a former life of decode is left, in flight or still to come."""
-    over = o.each(("attempt", "index"), lambda a, i: o.no(o.all(s.decode(a) == LOST, lives(o, s, a, i))))
+    ended: Field = lambda a, i: o.all(s.decode(a) == LOST, lives(o, s, a, i))
+    write: Field = lambda a, i: o.where(ended(a, i), ENDED, s.write(a, i))
     page: Field = lambda p: o.where(s.former(p), FREE, s.page(p))
     stray: Field = lambda p: o.where(s.former(p), 0, s.stray(p))
     noticed: Field = lambda p: o.all(s.noticed(p), o.no(s.former(p)))
-    after = s.but(page=page, stray=stray, noticed=noticed, former=lambda p: False, started=lambda: True)
-    return Effect(o.all(s.fence() != SESSION, over), after)
+    after = s.but(page=page, stray=stray, noticed=noticed, former=lambda p: False, started=lambda: True, write=write)
+    return Effect(s.fence() != SESSION, after)
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------
@@ -244,6 +251,7 @@ WORLD_ACTIONS = (
     land_second,
     land_tail,
     land_whole,
+    go_astray,
     turn_away,
     stray_head,
     stray_first,
