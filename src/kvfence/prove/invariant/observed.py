@@ -71,6 +71,7 @@ class Observed:
             known = self.known[number]
             known.placed = known.placed or earlier.placed
             known.num_tokens = known.num_tokens or earlier.num_tokens
+            known.granted, known.decode = known.granted or earlier.granted, known.decode or earlier.decode
         self.facts: Facts = {name: {} for name in (*FIXED, *CHANGING)}
         self._say_fixed()
         for number, known in self.known.items():
@@ -188,10 +189,13 @@ class Observed:
         if phase or self.around.born[DECODE] == 1 or not known.granted:
             self.say("decode", number, phase)
         self.say("passing", number, bool(handoff is not None and handoff.passes))
-        self.say("over", number, self.decode.node.lives.floors.get(self.around.lives[0], 0) > number)
-        if known.granted:
+        over = self.decode.node.lives.floors.get(self.around.lives[0], 0) > number
+        if over or self.around.born[DECODE] == 1:
+            self.say("over", number, over)
+        if known.granted and (known.placed is not None or self.around.born[PREFILL] == 1):
             self.say("granted", number, True)
-            self.say("session_of", number, int(known.session or 0))
+            if known.session or self.bounds.fence is not Fence.NEW_SESSION:
+                self.say("session_of", number, int(known.session or 0))
         if handoff is not None and handoff.remote is not None and phase in _TABLED:
             self.say("num_table", number, len(handoff.remote.pages))
             for index, page in enumerate(handoff.remote.pages):
@@ -200,9 +204,10 @@ class Observed:
             self.say("manifest", number, number)
         self.say("sent", number, known.sent)
         self.say("drained", number, known.drained)
-        self.say("worker", number, known.placed or self.life)
-        self.say("forgotten", number, self.prefill.node.lives.floors.get(self.around.lives[0], 0) > number)
-        if known.placed in (None, self.life):
+        if known.placed is not None:
+            self.say("worker", number, known.placed)
+        if known.placed == self.life or self.around.born[PREFILL] == 1:
+            self.say("forgotten", number, self.prefill.node.lives.floors.get(self.around.lives[0], 0) > number)
             self._say_work(number, known.at_prefill)
         if known.serial:
             self.say("serial", number, known.serial)
@@ -345,7 +350,7 @@ class Observed:
         for number, known in self.known.items():
             handoff = known.at_prefill
             landed = handoff.num_landed if handoff is not None else 0
-            sent = known.sent or self.facts["decode"][(number,)] in (fields.VERIFYING, fields.RUNNING)
+            sent = known.sent or self.facts["decode"].get((number,)) in (fields.VERIFYING, fields.RUNNING)
             for index in range(self.facts["size"][(number,)] if sent else landed):
                 self.say("write", number, index, fields.LANDED)
             for index in range(handoff.num_posted if handoff is not None else 0, self.facts["size"][(number,)]):

@@ -49,6 +49,8 @@ def state_of(seen: Observed, more: Facts | None = None) -> State:
     for life in domains["life"]:
         facts["next_serial"].setdefault((life,), 1 << 30)
     for number in domains["attempt"]:
+        facts["worker"].setdefault((number,), facts["placed"][(number,)])
+        facts["session_of"].setdefault((number,), facts["session"][()])
         _assume_ended(facts, number)
     return State({name: _field(name, facts[name], domains) for name in facts})
 
@@ -68,6 +70,9 @@ def _assume_gone(facts: Facts, number: int) -> None:
 
 def _assume_ended(facts: Facts, number: int) -> None:
     """A write that nobody remembers has ended, one way or the other."""
+    if facts["sent"].get((number,)) or facts["decode"].get((number,)) in (fields.VERIFYING, fields.RUNNING):
+        for name in ("num_send", "num_sealed", "num_posted", "num_landed"):
+            facts[name].setdefault((number,), facts["size"][(number,)])
     landed = facts["num_landed"].get((number,), 0)
     for index in range(facts["size"][(number,)]):
         posted = index < facts["num_posted"].get((number,), 0)

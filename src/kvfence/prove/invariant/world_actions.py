@@ -5,6 +5,7 @@ A write lands in address order: head, first half, second half, tail. It reads it
 
 from kvfence.prove.invariant.action import Effect, Guards, action
 from kvfence.prove.invariant.fields import (
+    ADOPTED,
     CLOSED,
     ENDED,
     EXIT,
@@ -48,7 +49,7 @@ def _head(o: Logic, s: State, a: Term, i: Term) -> State:
 def _half(o: Logic, s: State, a: Term, i: Term, broken: Term, *, half: str) -> State:
     p, (_, _, of, place) = s.table(a, i), _at_source(o, s, a, i)
     names, places = s.fields[f"{half}_of"], s.fields[f"{half}_at"]
-    of = o.where(broken, s.nobody(), of)
+    of, place = o.where(broken, s.nobody(), of), o.where(broken, -1, place)
     damaged = at(o, s.corrupted, a, i, o.any(s.corrupted(a, i), broken))
     return s.but(**{f"{half}_of": at(o, names, p, of), f"{half}_at": at(o, places, p, place)}, corrupted=damaged)
 
@@ -132,7 +133,8 @@ def stray_head(o: Logic, s: State, g: Guards, *about: Term) -> Effect:
     p, by, life, serial, t = about
     a, i = s.owner(p), s.index(p)
     issued = o.all(serial > 0, serial < s.next_serial(life))
-    mine = o.all(life == s.worker(a), serial == s.serial(a), t == s.source(a, i))
+    tag = o.all(life == s.worker(a), serial == s.serial(a), t == s.source(a, i))
+    mine = o.all(tag, among(o, s.page(p), REMOTE, ADOPTED))
     writer = o.all(s.fence() != RECEIPT, s.writer(by), o.any(s.fence() == SESSION, o.no(s.dead(by))))
     may = o.all(writer, issued, o.no(mine), s.stray(p) == 0)
     headed = s.but(head_kind=at(o, s.head_kind, p, ORIGIN), head_life=at(o, s.head_life, p, life))
