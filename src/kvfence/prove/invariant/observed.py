@@ -106,7 +106,9 @@ class Observed:
         for message in self.messages:
             self._hear(known, number, message)
         gateway = self.tables.gateway(self.world.gateway)
-        for handoff in (*self.prefill.node.handoffs.values(), *gateway.handoffs.values()):
+        handoffs: list[PrefillHandoff | GatewayHandoff] = [*self.prefill.node.handoffs.values()]
+        handoffs += gateway.handoffs.values()
+        for handoff in handoffs:
             if handoff.attempt.counter == number:
                 self._remember(known, handoff)
         at_decode = next((h for h in self.decode.node.handoffs.values() if h.attempt.counter == number), None)

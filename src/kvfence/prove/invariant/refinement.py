@@ -32,7 +32,7 @@ class Path(Struct, frozen=True):
 
 
 def _field(name: str, facts: Mapping[tuple[Any, ...], Any], domains: Mapping[str, Sequence[Any]]) -> Field:
-    sorts, kind = {**FIXED, **CHANGING}[name]
+    _, kind = {**FIXED, **CHANGING}[name]
     default: Any = {"bool": False, "int": 0, "index": 0, "request": NOBODY}.get(kind)
     if kind in ("attempt", "page", "source", "life"):
         default = next(iter(domains[kind]), None)
@@ -104,7 +104,6 @@ class Refinement:
 
     def __init__(self, rules: Rules = Rules()) -> None:
         self.guards = Guards(rules, set())
-        self._found: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def explain(self, before: Observed, after: Observed) -> Path:
         """Look for actions that lead from what one world stands for to what the other does."""
@@ -132,10 +131,10 @@ def _completed(known: Facts, after: Observed) -> Facts:
     return facts
 
 
-Values_ = dict[str, dict[tuple[Any, ...], Any]]
+Table = dict[str, dict[tuple[Any, ...], Any]]
 
 
-def _materialised(state: State, domains: Mapping[str, Sequence[Any]]) -> Values_:
+def _materialised(state: State, domains: Mapping[str, Sequence[Any]]) -> Table:
     return {name: _values(state.fields[name], CHANGING[name][0], domains) for name in CHANGING} | {
         name: _values(state.fields[name], FIXED[name][0], domains) for name in FIXED
     }
@@ -145,7 +144,7 @@ def _values(field: Field, sorts: Iterable[str], domains: Mapping[str, Sequence[A
     return {key: field(*key) for key in product(*(domains[sort] for sort in sorts))}
 
 
-def _state(values: Values_) -> State:
+def _state(values: Table) -> State:
     return State({name: _lookup(known) for name, known in values.items()})
 
 
@@ -153,7 +152,7 @@ def _lookup(known: Mapping[tuple[Any, ...], Any]) -> Field:
     return lambda *key: known.get(key)
 
 
-def _differences(values: Values_, wanted: Facts) -> list[Difference]:
+def _differences(values: Table, wanted: Facts) -> list[Difference]:
     return [
         (name, key)
         for name in CHANGING
@@ -167,11 +166,11 @@ _ENABLING = ("computing", "batch", "holds", "owes")
 """Worlds forget these first; what changes them may have to happen before something that is seen."""
 
 
-def _search(o: Values, guards: Guards, start: Values_, wanted: Facts) -> Path:
+def _search(o: Values, guards: Guards, start: Table, wanted: Facts) -> Path:
     first = _differences(start, wanted)
     said = {wanted[name][key] for name, key in first if CHANGING[name][1] == "int"}
     numbers = sorted({*range(1, len(o.domains["index"]) + 1), *said})
-    queue: list[tuple[int, int, int, Values_, tuple[str, ...]]] = [(len(first), 0, 0, start, ())]
+    queue: list[tuple[int, int, int, Table, tuple[str, ...]]] = [(len(first), 0, 0, start, ())]
     seen: set[int] = set()
     ticket = 0
     best = first
@@ -192,13 +191,13 @@ def _search(o: Values, guards: Guards, start: Values_, wanted: Facts) -> Path:
     return Path((), tuple(f"{name}{key}" for name, key in best))
 
 
-def _key(values: Values_) -> int:
+def _key(values: Table) -> int:
     return hash(tuple(tuple(values[name].values()) for name in CHANGING))
 
 
 def _steps(
-    o: Values, guards: Guards, values: Values_, different: Sequence[Difference], numbers: Sequence[int]
-) -> Iterator[tuple[str, Values_]]:
+    o: Values, guards: Guards, values: Table, different: Sequence[Difference], numbers: Sequence[int]
+) -> Iterator[tuple[str, Table]]:
     names = {name for name, _ in different}.union(_ENABLING)
     state = _state(values)
     about = {**_about(different, o.domains, state), "int": numbers}
@@ -218,7 +217,7 @@ def _callable(action: Action, parameters: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _taken(values: Values_, before: State, after: State, domains: Mapping[str, Sequence[Any]]) -> Values_:
+def _taken(values: Table, before: State, after: State, domains: Mapping[str, Sequence[Any]]) -> Table:
     changed = {
         name: _values(field, CHANGING[name][0], domains)
         for name, field in after.fields.items()

@@ -1,0 +1,1 @@
+"""Second opinions: the same small world for tools that share no code with ours, TLC and SPIN."""
