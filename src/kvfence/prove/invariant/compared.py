@@ -1,4 +1,4 @@
-"""Worlds of the search held against the proof: every conjunct on each, and every edge explained, within small bounds."""
+"""Worlds of the search held against the proof: every conjunct on each and every edge explained, within small bounds."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -190,7 +190,10 @@ class Observed:
             phase = fields.LOST
         if phase or self.around.born[DECODE] == 1 or not known.granted:
             self.say("decode", number, phase)
-        self.say("passing", number, bool(handoff is not None and handoff.passes))
+        if handoff is not None:
+            self._say_decode(number, phase, handoff)
+        else:
+            self.say("passing", number, False)
         over = self.decode.node.lives.floors.get(self.around.lives[0], 0) > number
         if over or self.around.born[DECODE] == 1:
             self.say("over", number, over)
@@ -198,12 +201,6 @@ class Observed:
             self.say("granted", number, True)
             if known.session or self.bounds.fence is not Fence.NEW_SESSION:
                 self.say("session_of", number, int(known.session or 0))
-        if handoff is not None and handoff.remote is not None and phase in _TABLED:
-            self.say("num_table", number, len(handoff.remote.pages))
-            for index, page in enumerate(handoff.remote.pages):
-                self.say("table", number, index, page)
-        if phase in (fields.VERIFYING, fields.RUNNING):
-            self.say("manifest", number, number)
         self.say("sent", number, known.sent)
         self.say("drained", number, known.drained)
         if known.placed is not None:
@@ -215,6 +212,15 @@ class Observed:
             self.say("serial", number, known.serial)
             for index, page in enumerate(known.sources):
                 self.say("source", number, index, (known.placed, page))
+
+    def _say_decode(self, number: int, phase: int, handoff: DecodeHandoff) -> None:
+        self.say("passing", number, bool(handoff.passes))
+        if handoff.remote is not None and phase in _TABLED:
+            self.say("num_table", number, len(handoff.remote.pages))
+            for index, page in enumerate(handoff.remote.pages):
+                self.say("table", number, index, page)
+        if phase in (fields.VERIFYING, fields.RUNNING):
+            self.say("manifest", number, number)
 
     def _say_work(self, number: int, handoff: PrefillHandoff | None) -> None:
         self.say("prefill", number, _PREFILL[handoff.phase if handoff is not None else None])
