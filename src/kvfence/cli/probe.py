@@ -77,7 +77,7 @@ def run(
     header_env: Headers = None,
     api: Annotated[str, typer.Option(help="chat, completions, or auto: the one that echoes better.")] = "auto",
     phases: Phases = "",
-    seed: Annotated[int | None, typer.Option(min=0, help="Repeats a run; default: drawn, and told.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draws the same again; default: a new one, and told.")] = None,
     max_requests: Annotated[int, typer.Option(min=12, help="The run is divided into so many.")] = 400,
     max_tokens_total: Annotated[int, typer.Option(min=1000, help="Of prompts and answers together.")] = 20_000_000,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Phases shrink to fit.")] = None,
@@ -164,7 +164,7 @@ def _announce(asked: "Run", context: int | None, keys: int) -> None:
         print_note(f"no key was named: {tenants} tenants are simulated, and the server sees one caller")
     elif keys == 1:
         print_note(f"one key was named: {tenants} tenants are simulated under it: one caller to the server")
-    print_note(f"seed {asked.seed}: --seed {asked.seed} sends the same again")
+    print_note(f"seed {asked.seed}: --seed {asked.seed} draws the same again")
 
 
 def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:

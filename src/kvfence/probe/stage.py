@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from kvfence.probe.budget import Budget, Deadline, Tally
 from kvfence.probe.client import Client, Heard, Patience
+from kvfence.probe.door import Api
 from kvfence.probe.exchange import Ask, Calibration, Cut, Exchange, Phase, Trouble
 from kvfence.probe.markers import Markers
 from kvfence.probe.pacing import Overloaded, Pacer
 from kvfence.probe.plan import Plan
-from kvfence.probe.texts import REPETITIVE, Draft, Ruler, Wish
+from kvfence.probe.texts import LINES, ONWARD, REPETITIVE, Draft, Ruler, Wish
 
 PATIENCE_S = 330.0
 """Engines give a hand-off that never comes 300 seconds."""
@@ -80,6 +81,10 @@ class Stage:
         """Give a number that no prompt of this run has begun with."""
         return next(self._nonces, 0)
 
+    def lines_kind(self, number: int) -> str:
+        """Give the kind of a prompt of lines: by turns read from its beginning and from its end."""
+        return ONWARD if self.client.api is Api.COMPLETIONS and number % 2 else REPETITIVE
+
     def others(self, tenant: str) -> tuple[str, ...]:
         """Give the other tenants."""
         return tuple(each for each in self.tenants if each != tenant)
@@ -107,7 +112,7 @@ class Stage:
     def draft(self, canary: Canary) -> tuple[Ask, Draft]:
         """Write the prompt of a canary."""
         marker = self.markers.of(canary.tenant, canary.number)
-        own = (marker,) if canary.kind == REPETITIVE else self.markers.planted[canary.tenant]
+        own = (marker,) if canary.kind in LINES else self.markers.planted[canary.tenant]
         own = () if canary.kind == "plain" else own
         nonce = self.fresh_nonce() if canary.nonce is None else canary.nonce
         draft = self.ruler.draft(Wish(canary.kind, own, canary.num_tokens, nonce, canary.tail, canary.shape))
@@ -122,7 +127,7 @@ class Stage:
             group=canary.group,
             role=canary.role,
             own=tuple(each for each in own if each in draft.prompt),
-            echo=own if canary.kind == REPETITIVE else (),
+            echo=own if canary.kind in LINES else (),
             seed=self.seed & 0x7FFF_FFFF,
             stream=canary.stream,
             logprobs=canary.logprobs,

@@ -3,6 +3,9 @@
 Every prompt begins with a number of its own, so that no cache knows its beginning. A *repetitive* one is a line over
 and over, which any model goes on with; a *natural* one is sentences dense with markers. The ruler learns from what the
 server counts (usage, or the words of a refusal) and then hits a length within a token.
+
+Where an answer is read from matters as much as where stale text lands: a model that is asked to repeat reads the first
+lines; an *onward* prompt ends within a line, and a model goes on from the last ones.
 """
 
 import math
@@ -12,13 +15,14 @@ from msgspec import Struct
 
 from kvfence.probe.words import CLERKS, TOPICS
 
-REPETITIVE, NATURAL, PLAIN = "repetitive", "natural", "plain"
+REPETITIVE, ONWARD, NATURAL, PLAIN = "repetitive", "onward", "natural", "plain"
+LINES = frozenset({REPETITIVE, ONWARD})
 FILLER = " so"
 TOKENS_PER_CHAR = 0.35
 """Before anything was measured."""
 
-_LEAD = {REPETITIVE: "Repeat these lines:", NATURAL: "Read these notes.", PLAIN: "Read these notes."}
-_CUE = {REPETITIVE: "", NATURAL: "The client's name, written again and again: ", PLAIN: "In short:"}
+_LEAD = {REPETITIVE: "Repeat these lines:", ONWARD: "A list", NATURAL: "Read these notes.", PLAIN: "Read these notes."}
+_CUE = {REPETITIVE: "", ONWARD: "", NATURAL: "The client's name, written again and again: ", PLAIN: "In short:"}
 
 
 class Draft(Struct, frozen=True):
@@ -124,7 +128,7 @@ class Ruler:
 
     def _set_unit(self, draft: Draft, tokens: float) -> None:
         near = round(tokens)
-        whole = draft.kind == REPETITIVE and abs(tokens - near) * draft.units <= 2
+        whole = draft.kind in LINES and abs(tokens - near) * draft.units <= 2
         self._unit[draft.key] = max(1.0, float(near) if whole else tokens)
 
 
@@ -133,12 +137,13 @@ def compose(wish: Wish, units: int, fillers: int) -> str:
     body = [unit_of(wish, index) for index in range(units)]
     if fillers:
         body.insert(units // 2, f"{FILLER.strip()}{FILLER * (fillers - 1)}\n")
-    return f"#{wish.nonce:06} {_LEAD[wish.kind]}\n{''.join(body)}{_CUE[wish.kind]}{wish.tail}"
+    end = f"- {wish.markers[0].split()[0]}" if wish.kind == ONWARD else _CUE[wish.kind] + wish.tail
+    return f"#{wish.nonce:06} {_LEAD[wish.kind]}\n{''.join(body)}{end}"
 
 
 def unit_of(wish: Wish, index: int) -> str:
     """Give one line or sentence."""
-    if wish.kind == REPETITIVE:
+    if wish.kind in LINES:
         return f"- {wish.markers[0]}\n"
     clerk, topic = CLERKS[index % len(CLERKS)], TOPICS[index % len(TOPICS)]
     if wish.kind == PLAIN:

@@ -76,7 +76,7 @@ async def test_the_same_seed_sends_the_same() -> None:
     bodies = []
     for _ in range(2):
         async with Fake(Model()) as fake:
-            record = await run_on(fake, replace(SMALL, concurrency=1))
+            record = await run_on(fake, replace(SMALL, concurrency=1), phases=(Phase.SEED, Phase.OVERSIZE))
         bodies.append([each.ask.prompt for each in record.exchanges])
     assert bodies[0] == bodies[1]
 

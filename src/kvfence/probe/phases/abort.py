@@ -13,28 +13,28 @@ from kvfence.probe.stage import Canary, Stage
 
 LEAVE_TOKENS = 64
 SHARES = (0.8, 0.5, 0.95, 0.65)
-BURST = 4
+BURST = 3
 LEAVE_S_MIN = 0.004
-WHEN = (0.5, 0.9, 0.2)
-"""Shares of the time that prefill is expected to take."""
+WHEN = (2.0, 1.1, 4.0, 0.5)
+"""Times what prefill is expected to take: within it, and while pages are on their way."""
 
 
 async def run(stage: Stage) -> None:
-    """By turns: one leaves before the first token, in mid-stream, or several do; each time others come at once."""
+    """Several leave together, most before their first token, some in mid-stream; then others come at once."""
     number = 0
     top = honest_limit(stage)
-    while stage.has_room(4, 4 * top):
+    while stage.has_room(BURST + 1, (BURST + 1) * top):
         asker = stage.tenants[number % len(stage.tenants)]
         length = max(32, int(top * SHARES[number % len(SHARES)]) - LEAVE_TOKENS)
-        leavers = stage.others(asker)[: BURST if number % 3 == 2 else 2]
-        await stage.send_all([_leaver(stage, tenant, length, number) for tenant in leavers])
+        leavers = stage.others(asker)[:BURST]
+        await stage.send_all([_leaver(stage, tenant, length, number + at) for at, tenant in enumerate(leavers)])
         left = max(1, min(2, stage.requests_left))
-        await stage.send_all(_reuse(asker, length, number)[:left])
+        await stage.send_all(_reuse(stage, asker, length, number)[:left])
         number += 1
 
 
 def _leaver(stage: Stage, tenant: str, length: int, number: int) -> Canary:
-    midway = number % 3 == 1
+    midway = number % 6 == 5
     return Canary(
         tenant=tenant,
         phase=Phase.ABORT,
@@ -54,12 +54,13 @@ def _leave_s(stage: Stage, length: int, number: int) -> float:
     return max(LEAVE_S_MIN, WHEN[number % len(WHEN)] * ((calibration.overhead_s or 0.0) + prefill_s))
 
 
-def _reuse(asker: str, length: int, number: int) -> Sequence[Canary]:
+def _reuse(stage: Stage, asker: str, length: int, number: int) -> Sequence[Canary]:
     return [
         Canary(
             tenant=asker,
             phase=Phase.ABORT,
             role="reuse",
+            kind=stage.lines_kind(index),
             group=f"abort-{number}",
             num_tokens=length,
             max_tokens=ANSWER_TOKENS,

@@ -21,12 +21,12 @@ SHAPES = ((2, 0), (2, 6), (4, 0))
 """Lines and fillers: the second tells a filler's length, the third a line's."""
 
 STALE_LINES, STALE_TOKENS = 4, 24
-STALE_LEAST, STALE_MOST = 3, 12
+STALE_LEAST, STALE_MOST = 3, 10
 LEFT_FOR_LIMIT = 16
 """Requests that the searches for limit and rate take."""
 
 
-RATE_SHARES = (0.12, 0.22, 0.33)
+RATE_SHARES = (0.15, 0.33)
 """Below a third of the limit no prompt is overlong for a pool that holds a third of the context."""
 
 
@@ -135,8 +135,8 @@ async def _learn_fields(stage: Stage, controls: Sequence[Exchange]) -> None:
     ask, draft = stage.draft(replace(_control(stage, SMALL_TOKENS), role="twice", group="twice", logprobs=True))
     twice = [await stage.send_drafted(ask, draft), await stage.send_again(ask, draft)]
     more = [
-        await stage.send(replace(_control(stage, SMALL_TOKENS), tenant=tenant, number=1))
-        for tenant in (*stage.others(first)[:2], first)
+        await stage.send(replace(_control(stage, SMALL_TOKENS), tenant=tenant, number=1, kind=stage.lines_kind(index)))
+        for index, tenant in enumerate((*stage.others(first)[:2], first))
         if stage.has_room(1)
     ]
     natural = await stage.send(replace(_control(stage, SMALL_TOKENS + 20), kind=NATURAL, role="ruler"))

@@ -15,6 +15,9 @@ WAIT_S = 30.0
 LEFT_FOR_MORE = 7
 """Requests that stay for prefill's rate and for the controls."""
 
+SLOW_S, HURRIED_S = 5.0, 5.0
+"""Once a refusal has taken so long, the others are not waited for: they count as refused all the same."""
+
 SLOWEST_RATE = 500.0
 ANSWER_TOKENS = 8
 """Each try asks for so few: a limit on prompt and answer together then lies this much above the one on prompts."""
@@ -38,9 +41,12 @@ async def find_limit(stage: Stage, advertised: int | None) -> Found:
     found = Found(None, None)
     guess = advertised + 1 if advertised else FIRST_GUESS
     tried: set[int] = set()
+    slow = False
     while guess not in tried and stage.has_room(LEFT_FOR_MORE, guess) and len(tried) < 30:
         tried.add(guess)
-        found = _narrow(found, guess, await _try(stage, guess))
+        heard = await _try(stage, guess, HURRIED_S if slow else WAIT_S)
+        slow = slow or (is_refused(heard) and heard.ended_s - heard.sent_s > SLOW_S)
+        found = _narrow(found, guess, heard)
         if found.limit is not None:
             break
         guess = _next_guess(found, tried, advertised)
@@ -71,7 +77,7 @@ def _narrow(found: Found, guess: int, heard: Exchange) -> Found:
     return Found(low, high, named)
 
 
-async def _try(stage: Stage, num_tokens: int) -> Exchange:
+async def _try(stage: Stage, num_tokens: int, wait_s: float) -> Exchange:
     rate = stage.calibration.tokens_per_s or SLOWEST_RATE
     return await stage.send(
         Canary(
@@ -81,6 +87,6 @@ async def _try(stage: Stage, num_tokens: int) -> Exchange:
             group="bisect",
             num_tokens=num_tokens,
             max_tokens=ANSWER_TOKENS,
-            patience=Patience(WAIT_S + 4 * num_tokens / rate),
+            patience=Patience(wait_s + 4 * num_tokens / rate),
         )
     )

@@ -102,7 +102,7 @@ async def run(stage: Stage) -> None:
         asker = stage.tenants[number % len(stage.tenants)]
         fillers = stage.others(asker)[: max(1, left // 2)]
         rungs = ladder.take(min(RUNGS_TOGETHER, left - len(fillers)))
-        await stage.send_all(seeds(fillers, ladder.seed_tokens, number, f"reseed-{number}"))
+        await stage.send_all(seeds(stage, fillers, ladder.seed_tokens, number, "reseed"))
         heard = await stage.send_all([_rung(ladder, asker, height, number) for height in rungs])
         ladder.learn(heard)
         stage.lost_tokens = (ladder.lost + ladder.limit) // 2 if ladder.is_hidden else None
@@ -114,6 +114,7 @@ def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
         tenant=asker,
         phase=Phase.OVERSIZE,
         role="ladder",
+        kind=ladder.stage.lines_kind(number // 2),
         group="ladder",
         num_tokens=height,
         max_tokens=ladder.answer_tokens if height + ladder.answer_tokens <= ladder.limit + FEWEST else FEWEST,

@@ -14,7 +14,7 @@ SHARES = (0.25, 0.4, 0.15)
 async def run(stage: Stage) -> None:
     """Send batches, twice as wide as what may be open at once."""
     top = honest_limit(stage)
-    answer = max(16, min(PRESSURE_TOKENS, top // 3))
+    answer = answer_tokens(stage)
     number = 0
     while True:
         length = max(32, int(top * SHARES[number % len(SHARES)]))
@@ -24,17 +24,23 @@ async def run(stage: Stage) -> None:
         if width < 1 or not stage.has_room(width, width * (length + answer)):
             return
         tenants = [stage.tenants[index % len(stage.tenants)] for index in range(width)]
-        await stage.send_all([_long(tenant, length, answer, number + index) for index, tenant in enumerate(tenants)])
+        await stage.send_all([_long(stage, tenant, length, number + index) for index, tenant in enumerate(tenants)])
         number += 1
 
 
-def _long(tenant: str, length: int, answer: int, number: int) -> Canary:
+def _long(stage: Stage, tenant: str, length: int, number: int) -> Canary:
     return Canary(
         tenant=tenant,
         phase=Phase.PRESSURE,
         role="loaded",
         group="pressure",
+        kind=stage.lines_kind(number // 2),
         num_tokens=length,
-        max_tokens=answer,
+        max_tokens=answer_tokens(stage),
         number=number,
     )
+
+
+def answer_tokens(stage: Stage) -> int:
+    """Give how long these generations are."""
+    return max(16, min(PRESSURE_TOKENS, honest_limit(stage) // 3))

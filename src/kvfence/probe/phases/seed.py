@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kvfence.probe.exchange import Phase
 from kvfence.probe.stage import Canary, Stage
-from kvfence.probe.texts import NATURAL, REPETITIVE
+from kvfence.probe.texts import NATURAL
 
 PAGE_SIZES = (16, 32, 64, 128)
 SHARES = (0.5, 0.9, 0.3, 0.7)
@@ -21,7 +21,7 @@ async def run(stage: Stage) -> None:
     number = 0
     while stage.has_room(len(stage.tenants), int(top * SHARES[number % len(SHARES)]) * len(stage.tenants)):
         length = int(top * SHARES[number % len(SHARES)])
-        await stage.send_all(seeds(stage.tenants, length, number, f"seed-{number}"))
+        await stage.send_all(seeds(stage, stage.tenants, length, number))
         number += 1
 
 
@@ -31,20 +31,20 @@ def honest_limit(stage: Stage) -> int:
     return max(48, (known or 512) - SEED_ANSWER_TOKENS)
 
 
-def seeds(tenants: Sequence[str], num_tokens: int, number: int, group: str) -> list[Canary]:
+def seeds(stage: Stage, tenants: Sequence[str], num_tokens: int, number: int, group: str = "seed") -> list[Canary]:
     """Make one seeding prompt for each tenant, of about this length, or aligned to a page below it."""
     page = PAGE_SIZES[number % len(PAGE_SIZES)]
     made = []
     for index, tenant in enumerate(tenants):
-        kind = NATURAL if (number + index) % 4 == 3 else REPETITIVE
+        natural = (number + index) % 4 == 3
         length = num_tokens - num_tokens % page if num_tokens > page and (number + index) % 2 == 0 else num_tokens
         made.append(
             Canary(
                 tenant=tenant,
                 phase=Phase.SEED,
-                role=kind,
-                kind=kind,
-                group=group,
+                role="natural" if natural else "repetitive",
+                kind=NATURAL if natural else stage.lines_kind(number + index // 2),
+                group=f"{group}-{number}",
                 num_tokens=max(32, length),
                 max_tokens=SEED_ANSWER_TOKENS,
                 number=number,
