@@ -6,6 +6,7 @@ which field is what (``columns.py``), JSON lines, CSV and Parquet that DuckDB re
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -35,6 +36,7 @@ PARQUET, JSON_LINES, JSON_DOCUMENT, CSV, OTLP, ACCESS, ENGINE = (
     "engine log",
 )
 TO_JSON_LINES = frozenset({OTLP, ACCESS, ENGINE})
+_UNCLEAN = re.compile(rb"[\x00\x01\r]")
 _CLEAN = bytes.maketrans(b"\x00\x01\r", b"   ")
 _CSV_HEADER = re.compile(r"^[\w \"'.@/-]{1,80}([,;\t|])[\w \"'.@/-]{1,80}(?:\1[\w \"'.@/-]{0,80})*$")
 
@@ -136,19 +138,36 @@ def _joined(carry: list[bytes], carried: int, number: int, damage: Damage) -> by
     return b"".join(carry).rstrip(b"\r")
 
 
-def mend(opened: Opened, out: BinaryIO, damage: Damage) -> None:
-    """Copy a text line by line, so that every line can be read: valid UTF-8, no control bytes, bounded."""
+def is_damaged(number: int, line: bytes) -> bool:
+    """Tell whether ``mend`` would change a line."""
+    line = line.rstrip(b"\r\n")
+    if _UNCLEAN.search(line) or (number == 1 and line.startswith(BOM_UTF8)):
+        return True
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def mend(opened: Opened, out: BinaryIO, damage: Damage, blank: bytes = b"") -> None:
+    """Copy a text line by line, so that every line can be read: valid UTF-8, no control bytes, bounded.
+
+    blank: what is written for a line in which nothing stands.
+    """
     for number, line in whole_lines(opened.blocks(), damage):
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         if not line.isascii():
             try:
                 line.decode()
             except UnicodeDecodeError:
                 damage.add("not_utf8", number)
                 line = line.decode("utf-8", "replace").encode()
-        if b"\x00" in line or b"\x01" in line or b"\r" in line:
+        if _UNCLEAN.search(line):
             damage.add("control_bytes", number)
             line = line.translate(_CLEAN)
-        out.write(line + b"\n")
+        out.write((line if line.strip() else blank) + b"\n")
 
 
 def to_json_lines(kind: str, opened: Opened, out: BinaryIO, damage: Damage, year: int) -> str:

@@ -17,11 +17,11 @@ from kvfence.evidence.sources import UNREAD, Opened, open_source
 from kvfence.scope import formats
 from kvfence.scope.columns import Field, Pick, pick
 from kvfence.scope.formats import Damage
+from kvfence.scope.json_lines import BLANK_LINE, BROKEN, GOOD, can_be_mended, count_lines, documents_of, fields_of
 from kvfence.scope.relation import REQUEST_COLUMNS, Choice, Reading, Trouble
 from kvfence.scope.store import Store
 from kvfence.scope.values import Reader, Value, typed
 
-GOOD, BLANK, BROKEN = 0, 1, 2
 HEAD_BYTES = 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
 _TROUBLES = {
@@ -102,7 +102,7 @@ def _text_opened(store: Store, opened: Opened, plan: Plan) -> Staged:
             shown = formats.to_json_lines(kind, opened, out, damage, plan.year or _year_of(name))
         kind = formats.JSON_LINES
     elif packed or name == "-":
-        source, is_own = _mended(store, opened, damage), True
+        source, is_own = _mended(store, opened, damage, kind), True
     reading = Reading(name, shown, packed, bytes=Path(name).stat().st_size if name != "-" else None)
     staged = _stage_or_mend(store, (source, is_own), kind, (opened, damage), (reading, plan))
     if is_own:
@@ -118,64 +118,90 @@ def _decoded_head(name: str) -> bytes:
         opened.close()
 
 
-def _mended(store: Store, opened: Opened, damage: Damage) -> Path:
+def _mended(store: Store, opened: Opened, damage: Damage, kind: str) -> Path:
     path = store.new_file("text")
     with path.open("wb") as out:
-        formats.mend(opened, out, damage)
+        formats.mend(opened, out, damage, BLANK_LINE if kind == formats.JSON_LINES else b"")
     return path
 
 
 def _stage_or_mend(
     store: Store, where: tuple[Path, bool], kind: str, raw: tuple[Opened, Damage], said: tuple[Reading, Plan]
 ) -> Staged:
-    """Stage a text; where DuckDB cannot read it as it is, line by line from a copy in which every line can be read."""
+    """Stage a text; where not every line could be read as it is, from a copy in which it can."""
     source, is_own = where
     try:
-        return _stage_lines(store, source, kind, *said)
+        staged = _stage_lines(store, source, kind, *said)
+        if is_own or kind != formats.JSON_LINES or _is_all(store, source, staged):
+            return staged
     except duckdb.Error:
         if is_own:
             raise
-        mended = _mended(store, *raw)
-        try:
-            return _stage_lines(store, mended, kind, *said)
-        finally:
-            mended.unlink(missing_ok=True)
+    mended = _mended(store, *raw, kind)
+    try:
+        return _stage_lines(store, mended, kind, *said)
+    finally:
+        mended.unlink(missing_ok=True)
+
+
+def _is_all(store: Store, source: Path, staged: Staged) -> bool:
+    """Tell whether a text's rows are its lines, and none of those that are broken could have been mended."""
+    if staged.reading.lines != count_lines(source):
+        return False
+    if staged.reading.rows == staged.reading.lines:
+        return True
+    broken = store.run(
+        f"SELECT file_row_number + 1 FROM read_parquet({quoted(str(staged.path))}, file_row_number=true) "
+        f"WHERE kind = {BROKEN}"
+    )
+    return not can_be_mended(source, [row[0] for row in broken])
 
 
 def _stage_lines(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
     """Stage a text with all threads, or with one where DuckDB's parallel reader cannot cut this text as it wants."""
+    if kind != formats.CSV:
+        return _stage_json(store, source, kind, reading, plan)
     try:
-        return _stage(store, source, kind, reading, plan)
-    except duckdb.NotImplementedException:
-        return _stage(store, source, kind, reading, structs.replace(plan, parallel=False))
-
-
-def _stage(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
-    if kind == formats.CSV:
         return _stage_csv(store, source, reading, plan)
-    if kind == formats.JSON_DOCUMENT:
-        lines = f"SELECT json::VARCHAR AS line FROM read_json_objects({quoted(source)}, format='auto')"
-    else:
-        lines = (
-            f"SELECT line FROM read_csv({quoted(source)}, delim=chr(1), quote='', escape='', header=false, "
-            f"auto_detect=false, columns={{'line': 'VARCHAR'}}, strict_mode=false, new_line='\\n', "
-            f"max_line_size={formats.LINE_BYTES_MAX + 16}, buffer_size={2 * formats.LINE_BYTES_MAX + 64}, "
-            f"parallel={plan.parallel})"
-        )
-    fields = formats.fields_of_json(iter(_sample_lines(store, source, kind, lines)))
+    except duckdb.NotImplementedException:
+        return _stage_csv(store, source, reading, structs.replace(plan, parallel=False))
+
+
+def _stage_json(store: Store, source: Path, kind: str, reading: Reading, plan: Plan) -> Staged:
+    documents = documents_of(quoted(source), kind == formats.JSON_DOCUMENT)
+    fields = formats.fields_of_json(iter(_sample_lines(store, source, kind, documents)))
     picks = tuple(pick(fields, plan.maps))
     has_lines = any(field.path == ("_line",) for field in fields)
     paths = [each.path for each in picks] + ([("_line",)] if has_lines else [])
     listed = ", ".join(quoted(_json_path(path)) for path in paths) or "'$'"
-    statement = (
-        f"SELECT CASE WHEN line IS NULL OR trim(line) = '' THEN {BLANK} "
-        f"WHEN x IS NULL OR NOT starts_with(ltrim(line), '{{') THEN {BROKEN} ELSE {GOOD} END AS kind, "
-        + "".join(f"x[{index + 1}] AS f{index}, " for index in range(len(paths)))
-        + f"FROM (SELECT line, TRY(json_extract_string(line, [{listed}])) AS x FROM ({lines}))"
-    )
-    raw = store.ibis.sql(statement)
-    line = raw[f"f{len(picks)}"].try_cast("int64") if has_lines else ibis.null("int64")
-    return _write_staged(store, raw, (picks, raw["kind"], line), reading, plan)
+    raw = _Layers(fields_of(documents, listed, len(paths)), len(paths))
+    line = raw.table[f"f{len(picks)}"].try_cast("int64") if has_lines else ibis.null("int64")
+    return _write_staged(store, raw, (picks, line), reading, plan)
+
+
+class _Layers:
+    """Statements one upon the other: what one of them works out is a column for the next.
+
+    DuckDB works an expression out wherever it stands; only a column it works out once.
+    """
+
+    def __init__(self, statement: str, num_fields: int) -> None:
+        self.statements = [statement]
+        self.kept = ["kind"]
+        schema = {"kind": "int32", **{f"f{index}": "string" for index in range(num_fields)}}
+        self.table: Any = ibis.table(schema, name="layer0")
+
+    def settle(self, named: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Add a layer with these columns, and those that are kept."""
+        expression = self.table.select(*self.kept, **named)
+        self.statements.append(ibis.to_sql(expression, dialect="duckdb"))
+        self.table = ibis.table(expression.schema(), name=f"layer{len(self.statements) - 1}")
+        return {name: self.table[name] for name in named}
+
+    def sql(self) -> str:
+        """Give the last layer with all below it."""
+        below = ", ".join(f"layer{index} AS ({each})" for index, each in enumerate(self.statements[:-1]))
+        return f"WITH {below} {self.statements[-1]}"
 
 
 def _sample_lines(store: Store, source: Path, kind: str, lines: str) -> list[str]:
@@ -208,12 +234,13 @@ def _stage_csv(store: Store, source: Path, reading: Reading, plan: Plan) -> Stag
     picks = tuple(pick(fields, plan.maps))
     table = "rejects_" + store.new_file("csv").stem
     chosen = ", ".join(f"{_name(each.path[0])} AS f{index}" for index, each in enumerate(picks)) or "1"
-    raw = store.ibis.sql(
-        f"SELECT 0 AS kind, {chosen} "
+    raw = _Layers(
+        f"SELECT {GOOD} AS kind, {chosen} "
         f"FROM read_csv({quoted(source)}, {options}, store_rejects=true, rejects_limit=0, "
-        f"rejects_table='{table}_errors', rejects_scan='{table}_scans')"
+        f"rejects_table='{table}_errors', rejects_scan='{table}_scans')",
+        len(picks),
     )
-    staged = _write_staged(store, raw, (picks, raw["kind"], ibis.null("int64")), reading, plan)
+    staged = _write_staged(store, raw, (picks, ibis.null("int64")), reading, plan)
     rejected = [row[0] for row in store.run(f"SELECT DISTINCT line FROM {table}_errors ORDER BY 1")]
     if not rejected:
         return structs.replace(staged, offset=2)
@@ -228,15 +255,16 @@ def _name(name: str) -> str:
 
 
 def _write_staged(
-    store: Store, raw: Any, what: tuple[tuple[Pick, ...], Value, Value], reading: Reading, plan: Plan
+    store: Store, raw: _Layers, what: tuple[tuple[Pick, ...], Value], reading: Reading, plan: Plan
 ) -> Staged:
-    picks, kind, line = what
-    numbers = {each: index for index, each in enumerate(picks)}
-    columns = typed(picks, lambda each: raw[f"f{numbers[each]}"], Reader(plan.zone))
-    expression = raw.select(**columns, kind=kind.cast("int8"), line=line)
+    picks, line = what
+    raw.settle({"line": line, **{f"f{index}": raw.table[f"f{index}"] for index in range(len(picks))}})
+    raw.kept.append("line")
+    columns = typed(picks, lambda each: raw.table[f"f{picks.index(each)}"], Reader(plan.zone), raw.settle)
+    raw.settle(columns)
     path = store.new_file("parquet")
     statement = (
-        f"COPY ({ibis.to_sql(expression, dialect='duckdb')}) TO {quoted(path)} "
+        f"COPY ({raw.sql()}) TO {quoted(path)} "
         "(FORMAT parquet, COMPRESSION lz4, PRESERVE_ORDER true)"  # a row's place is its line
     )
     store.run(statement, f"reading {reading.source}")

@@ -44,6 +44,8 @@ _US_MAX = 4e15
 
 Value = Any
 """An ibis expression: ibis gives its types by the value's type, which is not known before the log is seen."""
+Settle = Callable[[dict[str, Value]], Mapping[str, Value]]
+"""Gives named expressions back as the columns of a table that has them, and nothing else of them."""
 
 
 @ibis.udf.scalar.builtin(name="timezone", signature=(("string", "timestamp(6)"), "timestamp('UTC')"))  # type: ignore[untyped-decorator]
@@ -74,13 +76,34 @@ class Reader(Struct, frozen=True):
     knows_nan: bool = True
 
 
-def typed(picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader) -> dict[str, Value]:
-    """Give the columns of ``REQUEST_COLUMNS`` and ``bad`` as expressions over a source's fields."""
+def as_it_is(named: dict[str, Value]) -> Mapping[str, Value]:
+    """Leave expressions as they are, to be worked out wherever they stand."""
+    return named
+
+
+def typed(
+    picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader, settle: Settle = as_it_is
+) -> dict[str, Value]:
+    """Give the columns of ``REQUEST_COLUMNS`` and ``bad`` as expressions over a source's fields.
+
+    settle: makes columns of expressions that are used again and again, so that each is worked out once a row: a cast
+    that fails costs much more than one that does not.
+    """
+    named = settle({f"f{k}": get(each) for k, each in enumerate(picks)})
+    for step in (_cast, _epoch_cast, _value):
+        found = {
+            f"{step.__name__}{k}": value
+            for k, each in enumerate(picks)
+            if (value := step(each, _Seen(named, k), reader)) is not None
+        }
+        named = settle({**named, **found}) if found else named
     read: dict[str, list[tuple[Value, Value]]] = {column: [] for column in KINDS}
     times = Times()
-    for each in picks:
-        value, bad = _read(each, get(each), reader, times)
-        read[each.column].append((value, bad))
+    for k, each in enumerate(picks):
+        seen = _Seen(named, k)
+        read[each.column].append((seen.value, _unread(each, seen)))
+        if KINDS[each.column] == "time":
+            _look_at_time(seen, reader, times)
     values = {column: _coalesced([value for value, _bad in pairs]) for column, pairs in read.items()}
     columns = {
         name: ibis.null(dtype) if values.get(name) is None else values[name] for name, dtype in REQUEST_COLUMNS.items()
@@ -88,6 +111,31 @@ def typed(picks: Sequence[Pick], get: Callable[[Pick], Value], reader: Reader) -
     _work_out(columns, values)
     columns["bad"] = _bad(read, values, times)
     return {name: value.cast(REQUEST_COLUMNS.get(name, "int64")) for name, value in columns.items()}
+
+
+class _Seen(Struct, frozen=True):
+    """What is known of one field so far: itself, and what was settled."""
+
+    named: Mapping[str, Value]
+    k: int
+
+    @property
+    def field(self) -> Value:
+        return self.named[f"f{self.k}"]
+
+    @property
+    def cast(self) -> Value:
+        """The field as a number, or as a time."""
+        return self.named[f"_cast{self.k}"]
+
+    @property
+    def epoch(self) -> Value:
+        """The field as a number where it is no time as it stands."""
+        return self.named[f"_epoch_cast{self.k}"]
+
+    @property
+    def value(self) -> Value:
+        return self.named[f"_value{self.k}"]
 
 
 def _coalesced(values: Sequence[Value]) -> Value:
@@ -136,22 +184,52 @@ def _bad(
     return total + times.of_column if times.of_column else total
 
 
-def _read(pick: Pick, field: Value, reader: Reader, times: Times) -> tuple[Value, Value | None]:
+def _cast(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:
+    """Read a text as a number, or as a time; null where it is none."""
+    kind = KINDS[pick.column]
+    if kind == "text" or not seen.field.type().is_string():
+        return None
+    if kind != "time":
+        return seen.field.try_cast("float64") if reader.can_try else seen.field.cast("float64")
+    if not reader.can_try:
+        return seen.field.cast("timestamp(6)")
+    return seen.field.replace(",", ".").try_cast("timestamp('UTC')").cast("timestamp(6)")
+
+
+def _epoch_cast(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:
+    """Read a text that is no time as a number of seconds, or of less."""
+    if KINDS[pick.column] != "time" or not seen.field.type().is_string() or not reader.can_try:
+        return None
+    return ibis.ifelse(seen.cast.isnull(), seen.field.replace(",", ".").try_cast("float64"), ibis.null("float64"))
+
+
+def _value(pick: Pick, seen: _Seen, reader: Reader) -> Value:
     kind = KINDS[pick.column]
     if kind == "text":
-        return _text(pick, field), None
+        return _text(pick, seen.field)
     if kind == "time":
-        return _time(field, reader, times)
+        return _time(seen, reader)
     if kind == "status":
-        return _status(field, reader)
-    number = _number(field, reader)
+        return _status(seen, reader)
+    number = _number(seen, reader)
     if kind == "span":
-        value = number.cast("float64") * pick.scale if pick.scale != 1.0 else number.cast("float64")
-    else:
-        value = _whole(number, reader)
-    dtype = field.type()
-    sure = dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer()
-    return value, None if sure else _held(field) & value.isnull()
+        return number.cast("float64") * pick.scale if pick.scale != 1.0 else number.cast("float64")
+    return _whole(number, reader)
+
+
+def _unread(pick: Pick, seen: _Seen) -> Value | None:
+    """Tell whether a field holds something that gave no value; None where that cannot be."""
+    kind, dtype = KINDS[pick.column], seen.field.type()
+    if kind == "text" or (kind == "status" and not dtype.is_string()):
+        return None
+    if kind == "time":
+        if dtype.is_timestamp() or dtype.is_date():
+            return None
+        if not dtype.is_numeric() and not dtype.is_string():
+            return seen.field.notnull()
+    elif dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
+        return None
+    return _held(seen.field) & seen.value.isnull()
 
 
 def _text(pick: Pick, field: Value) -> Value:
@@ -168,15 +246,16 @@ def _held(field: Value) -> Value:
     return ~field.isin(["", "-", "null", "None"]) & field.notnull() if dtype.is_string() else field.notnull()
 
 
-def _number(field: Value, reader: Reader) -> Value:
+def _number(seen: _Seen, reader: Reader) -> Value:
     """Read a number; what is none, is not finite or does not fit is null."""
+    field = seen.field
     dtype = field.type()
-    if dtype.is_floating() and reader.knows_nan:
-        return ibis.ifelse(field.isnan() | field.isinf(), ibis.null("float64"), field)
-    if dtype.is_string():
-        number = field.try_cast("float64") if reader.can_try else field.cast("float64")
-        return ibis.ifelse(number.isnan() | number.isinf(), ibis.null("float64"), number) if reader.can_try else number
-    return field if dtype.is_numeric() else ibis.null("float64")
+    if not dtype.is_string() and not dtype.is_floating():
+        return field if dtype.is_numeric() else ibis.null("float64")
+    number = seen.cast if dtype.is_string() else field
+    if not (reader.can_try if dtype.is_string() else reader.knows_nan):
+        return number
+    return ibis.ifelse(number.isnan() | number.isinf(), ibis.null("float64"), number)
 
 
 def _whole(number: Value, reader: Reader) -> Value:
@@ -189,17 +268,16 @@ def _whole(number: Value, reader: Reader) -> Value:
     return ibis.ifelse(fits, number, ibis.null(dtype)).cast("int64") if reader.can_try else number.cast("int64")
 
 
-def _status(field: Value, reader: Reader) -> tuple[Value, Value | None]:
-    if not field.type().is_string():
-        return _whole(_number(field, reader), reader), None
-    word = field.lower()
-    value = ibis.cases(
-        (word.isin(_OK_WORDS), 200),
-        (word.isin(_FAILED_WORDS), 500),
-        (word.isin(_BROKEN_WORDS), 499),
-        else_=_whole(_number(field, reader), reader),
+def _status(seen: _Seen, reader: Reader) -> Value:
+    number = _whole(_number(seen, reader), reader)
+    if not seen.field.type().is_string():
+        return number
+    word = seen.field.lower()
+    said = ibis.cases(
+        (word.isin(_OK_WORDS), 200), (word.isin(_FAILED_WORDS), 500), (word.isin(_BROKEN_WORDS), 499), else_=number
     )
-    return value, _held(field) & value.isnull()
+    # Numbers are many, words few: texts are compared only where there is no number.
+    return ibis.ifelse(number.notnull(), number, said) if reader.can_try else said
 
 
 def column_bits(dtype: Any) -> int:
@@ -209,39 +287,42 @@ def column_bits(dtype: Any) -> int:
     return NO_ZONE_OF_COLUMN_BIT if dtype.is_timestamp() and dtype.timezone is None else 0
 
 
-def _time(field: Value, reader: Reader, times: Times) -> tuple[Value, Value | None]:
+def _time(seen: _Seen, reader: Reader) -> Value:
+    field = seen.field
     dtype = field.type()
-    times.of_column |= column_bits(dtype)
     if dtype.is_timestamp():
         if dtype.timezone is None:
-            return _from_zone(field.cast("timestamp(6)"), reader), None
-        return field.cast("timestamp('UTC')").cast("timestamp(6)"), None
+            return _from_zone(field.cast("timestamp(6)"), reader)
+        return field.cast("timestamp('UTC')").cast("timestamp(6)")
     if dtype.is_date():
-        return _from_zone(field.cast("timestamp(6)"), reader), None
+        return _from_zone(field.cast("timestamp(6)"), reader)
     if dtype.is_numeric():
-        value = _epoch(_number(field, reader).cast("float64"))
-        return value, _held(field) & value.isnull()
+        return _epoch(_number(seen, reader).cast("float64"))
     if not dtype.is_string():
-        return ibis.null("timestamp(6)"), field.notnull()
-    value = _time_of_text(field, reader, times)
-    return value, _held(field) & value.isnull()
-
-
-def _time_of_text(field: Value, reader: Reader, times: Times) -> Value:
+        return ibis.null("timestamp(6)")
     if not reader.can_try:
-        return field.cast("timestamp(6)")
-    text = field.replace(",", ".")
-    zoned = text.try_cast("timestamp('UTC')").cast("timestamp(6)")
-    tail = text.right(6)
-    has_hour = text.contains(":")
-    names_zone = has_hour & (text.endswith("Z") | tail.re_search("[A-Za-z]$|[+-][0-9:]+$"))
-    epoch = _epoch(text.try_cast("float64"))
-    is_text_time = zoned.notnull()
-    naive = is_text_time & ~names_zone
-    times.no_zone.append(ibis.ifelse(naive, True, ibis.null("boolean")))
-    times.day_only.append(ibis.ifelse(is_text_time & ~has_hour, True, ibis.null("boolean")))
-    shifted = ibis.ifelse(naive, _from_zone(zoned, reader), zoned) if reader.zone != "UTC" else zoned
-    return ibis.coalesce(_plausible(shifted), epoch)
+        return seen.cast
+    zoned = seen.cast
+    shifted = ibis.ifelse(_is_naive(seen), _from_zone(zoned, reader), zoned) if reader.zone != "UTC" else zoned
+    return ibis.coalesce(_plausible(shifted), _epoch(seen.epoch))
+
+
+def _look_at_time(seen: _Seen, reader: Reader, times: Times) -> None:
+    """Note what a time leaves out."""
+    dtype = seen.field.type()
+    times.of_column |= column_bits(dtype)
+    if dtype.is_string() and reader.can_try:
+        day_only = seen.cast.notnull() & ~seen.field.contains(":")
+        times.no_zone.append(ibis.ifelse(_is_naive(seen), True, ibis.null("boolean")))
+        times.day_only.append(ibis.ifelse(day_only, True, ibis.null("boolean")))
+
+
+def _is_naive(seen: _Seen) -> Value:
+    """Tell whether a text is a time without its zone."""
+    text = seen.field
+    tail = text.replace(",", ".").right(6)
+    names_zone = text.contains(":") & (text.endswith("Z") | tail.re_search("[A-Za-z]$|[+-][0-9:]+$"))
+    return seen.cast.notnull() & ~names_zone
 
 
 def _plausible(time: Value) -> Value:
