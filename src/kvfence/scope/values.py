@@ -90,7 +90,7 @@ def typed(
     that fails costs much more than one that does not.
     """
     named = settle({f"f{k}": get(each) for k, each in enumerate(picks)})
-    for step in (_cast, _epoch_cast, _value):
+    for step in (_cast, _epoch_cast, _number, _value):
         found = {
             f"{step.__name__}{k}": value
             for k, each in enumerate(picks)
@@ -132,6 +132,11 @@ class _Seen(Struct, frozen=True):
     def epoch(self) -> Value:
         """The field as a number where it is no time as it stands."""
         return self.named[f"_epoch_cast{self.k}"]
+
+    @property
+    def number(self) -> Value:
+        """The field as a finite number."""
+        return self.named[f"_number{self.k}"]
 
     @property
     def value(self) -> Value:
@@ -203,6 +208,20 @@ def _epoch_cast(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:
     return ibis.ifelse(seen.cast.isnull(), seen.field.replace(",", ".").try_cast("float64"), ibis.null("float64"))
 
 
+def _number(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:
+    """Read a number; what is none, is not finite or does not fit is null."""
+    field = seen.field
+    dtype, kind = field.type(), KINDS[pick.column]
+    if kind == "text" or (kind == "time" and not dtype.is_numeric()):
+        return None
+    if not dtype.is_string() and not dtype.is_floating():
+        return field if dtype.is_numeric() else ibis.null("float64")
+    number = seen.cast if dtype.is_string() else field
+    if not (reader.can_try if dtype.is_string() else reader.knows_nan):
+        return number
+    return ibis.ifelse(number.isnan() | number.isinf(), ibis.null("float64"), number)
+
+
 def _value(pick: Pick, seen: _Seen, reader: Reader) -> Value:
     kind = KINDS[pick.column]
     if kind == "text":
@@ -211,10 +230,10 @@ def _value(pick: Pick, seen: _Seen, reader: Reader) -> Value:
         return _time(seen, reader)
     if kind == "status":
         return _status(seen, reader)
-    number = _number(seen, reader)
     if kind == "span":
-        return number.cast("float64") * pick.scale if pick.scale != 1.0 else number.cast("float64")
-    return _whole(number, reader)
+        number = seen.number.cast("float64")
+        return number * pick.scale if pick.scale != 1.0 else number
+    return _whole(seen.number, reader)
 
 
 def _unread(pick: Pick, seen: _Seen) -> Value | None:
@@ -229,7 +248,7 @@ def _unread(pick: Pick, seen: _Seen) -> Value | None:
             return seen.field.notnull()
     elif dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
         return None
-    return _held(seen.field) & seen.value.isnull()
+    return ibis.ifelse(seen.value.isnull(), _held(seen.field), False)
 
 
 def _text(pick: Pick, field: Value) -> Value:
@@ -246,18 +265,6 @@ def _held(field: Value) -> Value:
     return ~field.isin(["", "-", "null", "None"]) & field.notnull() if dtype.is_string() else field.notnull()
 
 
-def _number(seen: _Seen, reader: Reader) -> Value:
-    """Read a number; what is none, is not finite or does not fit is null."""
-    field = seen.field
-    dtype = field.type()
-    if not dtype.is_string() and not dtype.is_floating():
-        return field if dtype.is_numeric() else ibis.null("float64")
-    number = seen.cast if dtype.is_string() else field
-    if not (reader.can_try if dtype.is_string() else reader.knows_nan):
-        return number
-    return ibis.ifelse(number.isnan() | number.isinf(), ibis.null("float64"), number)
-
-
 def _whole(number: Value, reader: Reader) -> Value:
     dtype = number.type()
     if dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
@@ -269,7 +276,7 @@ def _whole(number: Value, reader: Reader) -> Value:
 
 
 def _status(seen: _Seen, reader: Reader) -> Value:
-    number = _whole(_number(seen, reader), reader)
+    number = _whole(seen.number, reader)
     if not seen.field.type().is_string():
         return number
     word = seen.field.lower()
@@ -297,7 +304,7 @@ def _time(seen: _Seen, reader: Reader) -> Value:
     if dtype.is_date():
         return _from_zone(field.cast("timestamp(6)"), reader)
     if dtype.is_numeric():
-        return _epoch(_number(seen, reader).cast("float64"))
+        return _epoch(seen.number.cast("float64"))
     if not dtype.is_string():
         return ibis.null("timestamp(6)")
     if not reader.can_try:
