@@ -5,7 +5,6 @@ Parquet is read where it lies; text is staged (``staging.py``). What cannot be r
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,10 @@ from kvfence.scope.values import (
 Ranges = dict[str, list[tuple[Any, Any]]]
 
 
-class RowGroup(Struct, frozen=True):
-    """Rows of a Parquet file that lie together, and when they started."""
-
-    first: datetime
-    last: datetime
-    rows: int
-
-
 class Sources(Struct):
     """The requests of all files as one ibis table (``REQUEST_COLUMNS``, bad, source_file, source_line).
 
-    parquet: files that are read where they lie. groups: how the rows lie in time, where the files tell it.
+    parquet: files that are read where they lie.
     ranges: the least and the greatest values of each column, where all files tell them; None where some do not.
     positions: by file and kind, the lines that were not read, as far as their places were kept.
     """
@@ -54,7 +45,6 @@ class Sources(Struct):
     table: Any
     readings: dict[str, Reading]
     ranges: Ranges | None = None
-    groups: tuple[RowGroup, ...] | None = None
     parquet: tuple[str, ...] = ()
     positions: Mapping[str, Mapping[str, Sequence[int]]] = {}
 
@@ -88,7 +78,6 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
         table,
         readings,
         _ranges(store, staged, readable, tables),
-        _groups(store, staged, readable),
         tuple(readable),
         {each.reading.source: each.positions for each in staged},
     )
@@ -118,26 +107,6 @@ def _ranges(
     unread = [int(table.filter((table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) for table in tables]
     found.setdefault("bad", []).append((0, int(any(unread))))
     return found
-
-
-def _groups(store: Store, staged: Sequence[Staged], parquet: Mapping[str, Staged]) -> tuple[RowGroup, ...] | None:
-    """Read from the files' statistics how their rows lie in time; None where one of them does not tell."""
-    files = [(str(each.path), "started") for each in staged if each.path is not None]
-    for name, each in parquet.items():
-        picks = [pick for pick in each.picks if pick.column in {"started", "ended"}]
-        if len(picks) != 1:
-            return None
-        files.append((name, ", ".join(picks[0].path)))
-    found = []
-    for name, path in files:
-        rows = store.run(
-            "SELECT TRY_CAST(stats_min_value AS TIMESTAMP), TRY_CAST(stats_max_value AS TIMESTAMP), row_group_num_rows "
-            f"FROM parquet_metadata({quoted(name)}) WHERE path_in_schema = {quoted(path)}"
-        )
-        if not rows or any(None in row for row in rows):
-            return None
-        found += [RowGroup(*row) for row in rows]
-    return tuple(found)
 
 
 # ---- Parquet

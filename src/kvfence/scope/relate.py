@@ -21,7 +21,7 @@ from kvfence.scope.columns import parse_maps
 from kvfence.scope.doubts import mark_unsought, move_uncovered, move_unsought
 from kvfence.scope.exclusions import Exclusions, load_exclusions
 from kvfence.scope.history import first_refused, load_history
-from kvfence.scope.ingest import RowGroup, Sources, ingest, whole
+from kvfence.scope.ingest import Sources, ingest, whole
 from kvfence.scope.merging import merged, prepared
 from kvfence.scope.relation import Class, Reading, Relation, Trouble
 from kvfence.scope.staging import Plan
@@ -91,7 +91,7 @@ def _judge(store: Store, request: Request, sources: Sources, by: tuple[Judgement
     seen = survey(store, sources, source, bounds)
     if seen.rows == 0:
         raise EvidenceError(f"no request is in {', '.join(request.logs[:5])}")
-    work = _Work(store, source, seen.bounds, seen, sources.groups)
+    work = _Work(store, source, seen.bounds, seen)
     return _relation(work, judgement, request, (exclusions, sources))
 
 
@@ -100,7 +100,6 @@ class _Work(Struct, frozen=True):
     source: Any
     bounds: Bounds
     seen: Survey
-    groups: tuple[RowGroup, ...] | None
 
     @property
     def is_local(self) -> bool:
@@ -251,7 +250,7 @@ def _victims(work: _Work, one_each: Any, reach: Reach, exclusions: Exclusions) -
     if not windows:
         return _Sought(tally.shaped(one_each.mutate(victim_of=ibis.literal(0))), {}, [], unsought)
     ranked = store.ibis.table("ranked")
-    found, windows = victims.find_victims(store, (work.source, work.groups), work.seen.places, windows, ranked)
+    found, windows = victims.find_victims(store, work.source, work.seen.places, windows, ranked)
     classified, less = tally.with_victims(store, one_each, found, work.bounds)
     would_be = classified.mutate(**{"class": classified["would_be"]})
     again = would_be.filter(would_be["would_be"] == str(Class.POSSIBLE_VICTIM))

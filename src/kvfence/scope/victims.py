@@ -8,12 +8,12 @@ where the worker or the size is not known, a time bounds it. Neither proves that
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import ibis
 from msgspec import Struct, structs
 
-from kvfence.scope.ingest import RowGroup
 from kvfence.scope.merging import row_key
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
 from kvfence.scope.spots import Spot, name_of, spots_that_fit
@@ -32,10 +32,9 @@ ROUNDS_MAX = 8
 ANSWERS_MAX = 20_000
 _SLACK_S = 6 * 3600
 """No request runs longer: a row that started earlier cannot have finished within a window."""
-_SLACK, _QUICK = timedelta(seconds=_SLACK_S), timedelta(minutes=10)
-RANGES_MAX = 400
-READ_SHARE_MAX = 1.0
-"""Parts of files are read one by one while they are no more rows than all of them together."""
+_SLACK = timedelta(seconds=_SLACK_S)
+RANGES_MAX = 8
+"""So many parts of the logs are read one by one: each opens all files anew."""
 NOWHERE = "(not logged)"
 _CARRIED = (*REQUEST_COLUMNS, "bad", "source_file", "source_line", "row_key", "one")
 
@@ -124,7 +123,7 @@ def _unsought(answers: Any, sought: int, reach: Reach) -> Unsought | None:
 
 
 def find_victims(
-    store: Store, rows: tuple[Any, tuple[RowGroup, ...] | None], places: Any, windows: Sequence[Window], known: Any
+    store: Store, rows: Any, places: Any, windows: Sequence[Window], known: Any
 ) -> tuple[Any, list[Window]]:
     """Give the rows that finished within a window and its pool's turnover, each with the number of such windows.
 
@@ -181,31 +180,31 @@ def _finished(rows: Any) -> Value:
 
 def _pull(
     store: Store,
-    given: tuple[Any, tuple[RowGroup, ...] | None],
+    source: Any,
     windows: Sequence[Window],
     spans: Sequence[datetime],
     known: tuple[Any, Any],
 ) -> Any:
     """Keep the rows that finished in a minute of any window on a worker that may be its own."""
-    source, groups = given
     places, ones = known
     wanted = _minutes(windows, spans)
-    minutes = sorted({minute for minute, _spot in wanted})
-    ranges = _ranges(windows, spans)
-    if source._find_backend(use_default=True) is not store.ibis:
-        rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
-        near = rows.filter(rows["minute"].isin(minutes))
-    else:
-        listed = store.hold("minutes", [{"minute": minute} for minute in minutes], {"minute": "int64"})
-        near = _with_minute(_near(source, ranges, groups)).semi_join(listed, "minute")
-    # Texts are looked at only in these few rows: that is what makes it cheap.
-    near = store.keep("near", near, "looking for possible victims")
-    near = store.keep("near_named", near.mutate(spot=name_of(near), finished=_finished(near)))
-    fits = spots_that_fit(store, near, places, [window.spot for window in windows])
+    fits = spots_that_fit(store, places, [window.spot for window in windows])
     listed = [{"minute": minute, "at": spot.name} for minute, spot in wanted]
     at = store.hold("minutes_at", listed, {"minute": "int64", "at": "string"})
     minutes_of_spots = at.inner_join(fits, "at").select("minute", "spot").distinct()
-    chosen = near.filter(~was_refused(near)).semi_join(minutes_of_spots, ["minute", "spot"])
+    ranges = _ranges(windows, spans)
+    # Texts are looked at only in rows of these minutes: that is what makes it cheap.
+    if source._find_backend(use_default=True) is not store.ibis:
+        rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
+        near = rows.filter(rows["minute"].isin(sorted({minute for minute, _spot in wanted})))
+        near = store.keep("near", near, "looking for possible victims")
+    else:
+        minutes = store.keep("minutes", minutes_of_spots.select("minute").distinct())
+        near = _with_minute(_near(source, ranges)).semi_join(minutes, "minute")
+    named = near.filter(~was_refused(near)).mutate(spot=name_of(near), finished=_finished(near))
+    chosen = store.keep(
+        "finished_near", named.semi_join(minutes_of_spots, ["minute", "spot"]), "looking for possible victims"
+    )
     held = ibis.coalesce(length_of(chosen), 0) + ibis.ifelse(
         chosen["completion_tokens"] > 0, chosen["completion_tokens"], 0
     ).fill_null(0)
@@ -214,40 +213,26 @@ def _pull(
 
 
 def _ranges(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
-    """Give the times that windows hold, in order, those that touch as one."""
+    """Give the times that windows hold, in order; as few as leave out the long times between them."""
     found: list[tuple[datetime, datetime]] = []
     for start, end in sorted((start, window.end) for window, start in zip(windows, spans, strict=True)):
-        if found and start <= found[-1][1] + _QUICK:
+        if found and start - _SLACK <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
         else:
             found.append((start, end))
+    while len(found) > RANGES_MAX:
+        gaps = [(later[0] - before[1], place) for place, (before, later) in enumerate(pairwise(found))]
+        place = min(gaps)[1]
+        found[place : place + 2] = [(found[place][0], found[place + 1][1])]
     return found
 
 
-def _near(source: Any, ranges: Sequence[tuple[datetime, datetime]], groups: tuple[RowGroup, ...] | None) -> Any:
-    """Give the rows that may have finished in one of some times.
-
-    Where the files say that their rows lie in the order of time, only those parts are read: quick requests by when they
-    started, the few slow ones by their duration.
-    """
-    whole = source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1] + timedelta(minutes=1)))
-    if groups is None or len(ranges) > RANGES_MAX:
-        return whole
-    read = sum(
-        group.rows
-        for start, end in ranges
-        for group in groups
-        if group.first <= end + timedelta(minutes=1) and group.last >= start - _QUICK
-    )
-    if read > READ_SHARE_MAX * sum(group.rows for group in groups):
-        return whole
-    quick_ms = _QUICK / timedelta(milliseconds=1)
-    slow = whole.filter(whole["duration_ms"] > quick_ms)
-    quick = [
-        source.filter(source["started"].between(start - _QUICK, end + timedelta(minutes=1))) for start, end in ranges
+def _near(source: Any, ranges: Sequence[tuple[datetime, datetime]]) -> Any:
+    """Give the rows that may have finished in one of some times, each read apart: files say when their parts began."""
+    parts = [
+        source.filter(source["started"].between(start - _SLACK, end + timedelta(minutes=1))) for start, end in ranges
     ]
-    parts = [each.filter(~(each["duration_ms"] > quick_ms).fill_null(False)) for each in quick]
-    return ibis.union(slow, *parts)
+    return ibis.union(*parts) if len(parts) > 1 else parts[0]
 
 
 def _with_minute(rows: Any) -> Any:
