@@ -5,6 +5,7 @@ Parquet is read where it lies; text is staged (``staging.py``). What cannot be r
 """
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from kvfence.scope.values import (
     Reader,
     Value,
     column_bits,
+    only_floats,
     typed,
 )
 
 Ranges = dict[str, list[tuple[Any, Any]]]
+CONSTANT_CHARS_MAX = 32
 
 
 class Sources(Struct):
@@ -47,6 +50,14 @@ class Sources(Struct):
     ranges: Ranges | None = None
     parquet: tuple[str, ...] = ()
     positions: Mapping[str, Mapping[str, Sequence[int]]] = {}
+
+
+class _Table(Struct, frozen=True):
+    """Rows as requests, and the fields they were read from: raw, with its floats where nothing else can be unread."""
+
+    table: Any
+    raw: Any = None
+    floats: list[Value] | None = None
 
 
 def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
@@ -66,14 +77,14 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
             parquet[name] = _parquet(store, name, plan)
         else:
             staged.append(stage_text(store, name, plan))
-    tables = [_staged_table(store, each) for each in staged if each.path is not None]
+    tables = [_Table(_staged_table(store, each)) for each in staged if each.path is not None]
     readable = {name: each for name, each in parquet.items() if each.picks}
     tables += _parquet_tables(store, readable, plan.zone)
     readings = {each.reading.source: each.reading for each in (*staged, *parquet.values())}
     if not tables:
         said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
-    table = ibis.union(*tables) if len(tables) > 1 else tables[0]
+    table = ibis.union(*(each.table for each in tables)) if len(tables) > 1 else tables[0].table
     return Sources(
         table,
         readings,
@@ -84,7 +95,7 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
 
 
 def _ranges(
-    store: Store, staged: Sequence[Staged], parquet: Mapping[str, Staged], tables: Sequence[Any]
+    store: Store, staged: Sequence[Staged], parquet: Mapping[str, Staged], tables: Sequence[_Table]
 ) -> Ranges | None:
     """Gather the least and the greatest values that the files' own statistics tell, and whether a value is unread.
 
@@ -104,9 +115,19 @@ def _ranges(
     for name, paths in files:
         if not add_ranges(store, name, paths, found):
             return None
-    unread = [int(table.filter((table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) for table in tables]
-    found.setdefault("bad", []).append((0, int(any(unread))))
+    found.setdefault("bad", []).append((0, int(any(_has_unread(each) for each in tables))))
     return found
+
+
+def _has_unread(read: _Table) -> bool:
+    """Tell whether a value may be unread: by a sum, where only a float that is no number can be."""
+    if read.floats is None:
+        return int(read.table.filter((read.table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) > 0
+    if not read.floats:
+        return False
+    sums = {f"f{index}": each.sum() for index, each in enumerate(read.floats)}
+    (row,) = read.raw.aggregate(**sums).to_pyarrow().to_pylist()
+    return any(value is not None and not isfinite(value) for value in row.values())
 
 
 # ---- Parquet
@@ -200,7 +221,7 @@ def fields_of_table(table: Any) -> list[Field]:
     return [Field(path, samples.get(path, ())) for path in leaves]
 
 
-def _parquet_tables(store: Store, found: Mapping[str, Staged], zone: str) -> list[Any]:
+def _parquet_tables(store: Store, found: Mapping[str, Staged], zone: str) -> list[_Table]:
     """Give a table for each group of files that are read alike."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name, each in found.items():
@@ -210,8 +231,29 @@ def _parquet_tables(store: Store, found: Mapping[str, Staged], zone: str) -> lis
     for (_schema, picks), names in groups.items():
         listed = ", ".join(quoted(name) for name in names)
         raw = store.ibis.sql(f"SELECT * FROM read_parquet([{listed}], filename='_file', file_row_number=true)")
-        tables.append(typed_table(raw, picks, Reader(zone), (raw["_file"], raw["file_row_number"] + 1)))
+        same = _constants(store, listed)
+
+        def get(each: Pick, raw: Any = raw, same: Mapping[str, str] = same) -> Value:
+            value, path = _at(raw, each.path), ", ".join(each.path)
+            return ibis.literal(same[path]) if value.type().is_string() and path in same else value
+
+        columns = typed(picks, get, Reader(zone))
+        place = {"source_file": raw["_file"], "source_line": (raw["file_row_number"] + 1).cast("int64")}
+        tables.append(_Table(raw.select(**columns, **place), raw, only_floats(picks, get)))
     return tables
+
+
+def _constants(store: Store, listed: str) -> dict[str, str]:
+    """Give the columns of text that hold one value throughout some files, as their statistics tell.
+
+    A short value: a writer may cut long ones in its statistics.
+    """
+    rows = store.run(
+        f"""SELECT path_in_schema, min(stats_min_value) FROM parquet_metadata([{listed}]) GROUP BY path_in_schema
+        HAVING min(stats_min_value) = max(stats_max_value) AND count(stats_min_value) = count(*)
+        AND max(coalesce(stats_null_count, 1)) = 0 AND length(min(stats_min_value)) < {CONSTANT_CHARS_MAX}"""
+    )
+    return dict(rows)
 
 
 def typed_table(raw: Any, picks: Sequence[Pick], reader: Reader, place: tuple[Value, Value]) -> Any:

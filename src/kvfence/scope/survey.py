@@ -101,25 +101,27 @@ def is_lost(source: Any, bounds: Bounds) -> Value:
 
 def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Survey:
     """Pass over every row and keep the aggregates as local tables."""
-    with store.watching("counting"):
-        rows = int(source.count().to_pyarrow().as_py())
-        long_rows = int(source.filter(source["prompt_tokens"] >= bounds.long).count().to_pyarrow().as_py())
-        unsaid = int(source.filter(_is_unsaid(source)).count().to_pyarrow().as_py())
+    exact = store.keep("lengths_raw", _exact_lengths(source), "counting lengths")
+    rows, long_rows, unsaid = (
+        int(exact.filter(each)["n"].sum().to_pyarrow().as_py() or 0)
+        for each in (ibis.literal(True), exact["prompt_tokens"] >= bounds.long, _is_unsaid(exact))
+    )
     if long_rows > LONG_ROWS_MAX:
         bounds = structs.replace(bounds, long=bounds.floor)
     plain, lost = _plain_unsaid(store, source, bounds) if unsaid > UNSAID_ROWS_MAX else ({}, 0)
-    unsaid_rows = source.filter(_is_unsaid(source))
+    unsaid_rows = source.filter(_is_unsaid(source)) if unsaid else None
     if unsaid > UNSAID_ROWS_MAX:
         unsaid_rows = unsaid_rows.filter(plain_reason(unsaid_rows, bounds).isnull() & ~is_lost(unsaid_rows, bounds))
     kept = _kept(store, source, bounds, unsaid_rows, rows > EXACT_ROWS_MAX)
     short = rows - int(kept.count().to_pyarrow().as_py()) - sum(plain.values()) - lost
-    places = _places(store, source, bounds)
-    accounts = store.keep("accounts_raw", _accounts(source, bounds), "counting by account")
+    all_believed = _within(sources, "prompt_tokens") and _within(sources, "completion_tokens")
+    places = _places(store, source, bounds, all_believed)
+    accounts = store.keep("accounts_raw", _accounts(source, bounds, all_believed), "counting by account")
     times = places.aggregate(first=places["first"].min(), last=places["last"].max()).to_pyarrow().to_pylist()[0]
     return Survey(
         places=_merged_places(store, places, bounds),
         accounts=_merged_accounts(store, accounts),
-        lengths=_lengths(store, source),
+        lengths=_lengths(store, exact),
         kept=kept,
         rows=rows,
         plain={**plain, "fits": short},
@@ -144,26 +146,29 @@ def _plain_unsaid(store: Store, source: Any, bounds: Bounds) -> tuple[dict[str, 
     return {name: count for name, count in found.items() if name != "lost"}, found.get("lost", 0)
 
 
-def _kept(store: Store, source: Any, bounds: Bounds, unsaid: Any, many: bool) -> Any:
+def _kept(store: Store, source: Any, bounds: Bounds, unsaid: Any | None, many: bool) -> Any:
     """Keep the rows that are not plainly clear, and those that are long: the baseline.
 
-    many: the log is so large that of the baseline only the columns are read that its statistics need.
+    unsaid: those without a length, None where there are none. many: the log is so large that of the baseline only the
+    columns are read that its statistics need.
     """
-    suspects = ibis.union(source.filter(source["prompt_tokens"] >= bounds.floor), unsaid)
+    parts = [source.filter(source["prompt_tokens"] >= bounds.floor)] + ([] if unsaid is None else [unsaid])
     baseline = source.filter(source["prompt_tokens"].between(bounds.long, bounds.floor - 1))
     if many:
         narrow = {name: ibis.null(REQUEST_COLUMNS[name]).name(name) for name in _NOT_IN_BASELINE}
         baseline = baseline.mutate(**narrow)
-    return store.keep("candidates", ibis.union(suspects, baseline), "taking out what is not plainly clear")
+    return store.keep("candidates", ibis.union(*parts, baseline), "taking out what is not plainly clear")
 
 
 _NOT_IN_BASELINE = ("request_id", "completion_tokens", "status", "ttft_ms", "duration_ms", "body_bytes", "release")
 
 
-def _places(store: Store, source: Any, bounds: Bounds) -> Any:
+def _places(store: Store, source: Any, bounds: Bounds, all_believed: bool) -> Any:
     """Count by hour and place. Hours are numbers where the logs lie: that is quick, and every backend has it."""
     number = (source["started"].epoch_seconds() / 3600).floor().cast("int64")
-    tokens, completion = _believed(source["prompt_tokens"]), _believed(source["completion_tokens"])
+    tokens, completion = source["prompt_tokens"], source["completion_tokens"]
+    if not all_believed:
+        tokens, completion = _believed(tokens), _believed(completion)
     rows = source.select("model", "replica", "worker", "started", number=number, tokens=tokens, completion=completion)
     counted = rows.group_by("number", "model", "replica", "worker").aggregate(
         requests=rows.count(),
@@ -183,8 +188,16 @@ def _believed(tokens: Value) -> Value:
     return ibis.ifelse(tokens.between(1, LENGTH_MAX), tokens, ibis.null("int64"))
 
 
-def _accounts(source: Any, bounds: Bounds) -> Any:
-    rows = source.select("account", "started", tokens=_believed(source["prompt_tokens"]))
+def _within(sources: Sources, name: str) -> bool:
+    """Tell by the files' statistics whether all numbers of a column can be believed; nought adds nothing."""
+    least = 1 if name == "prompt_tokens" else 0
+    told = (sources.ranges or {}).get(name)
+    return bool(told) and all(low >= least and high <= LENGTH_MAX for low, high in told or ())
+
+
+def _accounts(source: Any, bounds: Bounds, all_believed: bool) -> Any:
+    tokens = source["prompt_tokens"] if all_believed else _believed(source["prompt_tokens"])
+    rows = source.select("account", "started", tokens=tokens)
     return rows.group_by("account").aggregate(
         requests=rows.count(),
         long_requests=rows.count(where=rows["tokens"] >= bounds.long),
@@ -194,11 +207,13 @@ def _accounts(source: Any, bounds: Bounds) -> Any:
     )
 
 
-def _lengths(store: Store, source: Any) -> Any:
-    """Count by length and model, then by bucket: the logarithm is taken of each length once."""
-    rows = source.select("model", tokens=_believed(source["prompt_tokens"]))
-    exact = store.keep("lengths_raw", rows.group_by("model", "tokens").aggregate(n=rows.count()), "counting lengths")
-    bucket = (exact["tokens"].cast("float64").log2() * 4).floor().cast("int64")
+def _exact_lengths(source: Any) -> Any:
+    return source.group_by("model", "prompt_tokens").aggregate(n=source.count())
+
+
+def _lengths(store: Store, exact: Any) -> Any:
+    """Count by bucket: the logarithm is taken of each length once."""
+    bucket = (_believed(exact["prompt_tokens"]).cast("float64").log2() * 4).floor().cast("int64")
     cleaned = exact.select(model=clean(exact["model"]), bucket=bucket, n="n")
     return store.keep(
         "lengths", cleaned.group_by("model", "bucket").aggregate(requests=cleaned["n"].sum().cast("int64"))

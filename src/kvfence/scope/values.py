@@ -113,6 +113,25 @@ def typed(
     return {name: value.cast(REQUEST_COLUMNS.get(name, "int64")) for name, value in columns.items()}
 
 
+def only_floats(picks: Sequence[Pick], get: Callable[[Pick], Value]) -> list[Value] | None:
+    """Give the fields of floats, where of all fields only a float that is no number gives no value; else None."""
+    floats = []
+    for each in picks:
+        field, kind = get(each), KINDS[each.column]
+        dtype = field.type()
+        if kind == "span" and dtype.is_floating():
+            floats.append(field)
+        elif not (kind == "text" or (kind == "time" and (dtype.is_timestamp() or dtype.is_date())) or _is_sure(dtype)):
+            return None
+    return floats
+
+
+def _is_sure(dtype: Any) -> bool:
+    """Tell whether every value of a type is a whole number that fits."""
+    found: bool = dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer()
+    return found
+
+
 class _Seen(Struct, frozen=True):
     """What is known of one field so far: itself, and what was settled."""
 
@@ -246,7 +265,7 @@ def _unread(pick: Pick, seen: _Seen) -> Value | None:
             return None
         if not dtype.is_numeric() and not dtype.is_string():
             return seen.field.notnull()
-    elif dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
+    elif _is_sure(dtype):
         return None
     return ibis.ifelse(seen.value.isnull(), _held(seen.field), False)
 
@@ -267,7 +286,7 @@ def _held(field: Value) -> Value:
 
 def _whole(number: Value, reader: Reader) -> Value:
     dtype = number.type()
-    if dtype.is_integer() and dtype.nbytes <= 8 and not dtype.is_unsigned_integer():
+    if _is_sure(dtype):
         return number.cast("int64")
     fits = number.between(-9e18, 9e18)
     if dtype.is_floating():
