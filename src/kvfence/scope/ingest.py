@@ -17,8 +17,9 @@ from kvfence.core.errors import EvidenceError
 from kvfence.evidence.sources import expand
 from kvfence.scope import formats
 from kvfence.scope.columns import KINDS, Field, Pick, pick
+from kvfence.scope.json_lines import GOOD
 from kvfence.scope.relation import REQUEST_COLUMNS, Reading, Trouble
-from kvfence.scope.staging import GOOD, Plan, Staged, cannot_be_read, head_of, quoted, stage_text, with_picks
+from kvfence.scope.staging import Plan, Staged, cannot_be_read, head_of, quoted, stage_text, with_picks
 from kvfence.scope.store import Store
 from kvfence.scope.values import (
     DAY_ONLY,

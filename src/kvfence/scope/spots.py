@@ -41,7 +41,8 @@ def name_of(rows: Any) -> Value:
 def spots_that_fit(store: Store, places: Any, answered_at: Sequence[Spot]) -> Any:
     """Keep a table of all spots with the answers' spots that may be the same; is_sure: the very same worker."""
     found = places.select(*_PARTS).distinct().to_pyarrow().to_pylist()
-    spots = {spot.name: spot for row in found if (spot := Spot(*(row[part] for part in _PARTS)))}
+    served_at = [Spot(*(row[part] for part in _PARTS)) for row in found]
+    spots = {spot.name: spot for spot in served_at}
     seen = places.filter(places["worker"].notnull() & places["replica"].notnull()).select("worker", "replica")
     pairs = [(row["worker"], row["replica"]) for row in seen.distinct().to_pyarrow().to_pylist()]
     wanted = sorted(set(answered_at), key=lambda spot: spot.name)

@@ -109,10 +109,10 @@ def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Surve
     if long_rows > LONG_ROWS_MAX:
         bounds = structs.replace(bounds, long=bounds.floor)
     plain, lost = _plain_unsaid(store, source, bounds) if unsaid > UNSAID_ROWS_MAX else ({}, 0)
-    unsaid_rows = source.filter(_is_unsaid(source)) if unsaid else None
+    unsaid_rows = source.filter(_is_unsaid(source))
     if unsaid > UNSAID_ROWS_MAX:
         unsaid_rows = unsaid_rows.filter(plain_reason(unsaid_rows, bounds).isnull() & ~is_lost(unsaid_rows, bounds))
-    kept = _kept(store, source, bounds, unsaid_rows, rows > EXACT_ROWS_MAX)
+    kept = _kept(store, source, bounds, unsaid_rows if unsaid else None, rows > EXACT_ROWS_MAX)
     short = rows - int(kept.count().to_pyarrow().as_py()) - sum(plain.values()) - lost
     all_believed = _within(sources, "prompt_tokens") and _within(sources, "completion_tokens")
     places = _places(store, source, bounds, all_believed)
@@ -168,7 +168,7 @@ def _places(store: Store, source: Any, bounds: Bounds, all_believed: bool) -> An
     number = (source["started"].epoch_seconds() / 3600).floor().cast("int64")
     tokens, completion = source["prompt_tokens"], source["completion_tokens"]
     if not all_believed:
-        tokens, completion = _believed(tokens), _believed(completion)
+        tokens, completion = _believed(tokens), _believed(completion, 0)
     rows = source.select("model", "replica", "worker", "started", number=number, tokens=tokens, completion=completion)
     counted = rows.group_by("number", "model", "replica", "worker").aggregate(
         requests=rows.count(),
@@ -184,12 +184,12 @@ def _places(store: Store, source: Any, bounds: Bounds, all_believed: bool) -> An
     return store.keep("places_raw", held.mutate(hour=hour.cast("timestamp(6)")).drop("number"))
 
 
-def _believed(tokens: Value) -> Value:
-    return ibis.ifelse(tokens.between(1, LENGTH_MAX), tokens, ibis.null("int64"))
+def _believed(tokens: Value, least: int = 1) -> Value:
+    return ibis.ifelse(tokens.between(least, LENGTH_MAX), tokens, ibis.null("int64"))
 
 
 def _within(sources: Sources, name: str) -> bool:
-    """Tell by the files' statistics whether all numbers of a column can be believed; nought adds nothing."""
+    """Tell by the files' statistics whether all numbers of a column can be believed."""
     least = 1 if name == "prompt_tokens" else 0
     told = (sources.ranges or {}).get(name)
     return bool(told) and all(low >= least and high <= LENGTH_MAX for low, high in told or ())
