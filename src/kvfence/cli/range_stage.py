@@ -15,6 +15,7 @@ from kvfence.cli.compose import ServedModel, WorkerNumbers, find_model
 from kvfence.cli.render import progress
 from kvfence.core.errors import SettingsError
 from kvfence.core.ids import TenantId
+from kvfence.core.limits import Limits
 from kvfence.core.settings import ModelSettings, PoolSettings, Settings, WorkerSettings
 from kvfence.gateway.app import GatewayDeps, build_app
 from kvfence.gateway.logs import open_log
@@ -154,6 +155,7 @@ def _plan(ask: Ask, model: ServedModel | None) -> Plan:
         Settings(
             model=ModelSettings(context=str(ask.sizes.context)),
             pool=PoolSettings(page_size=ask.sizes.page),
+            limits=Limits(chunk_tokens_max=ask.range.chunk_tokens),
             workers=WorkerSettings(
                 trace=ask.trace, ready_timeout_s=READY_S, silent_timeout_s=QUIET_S, heartbeat_timeout_s=QUIET_S
             ),

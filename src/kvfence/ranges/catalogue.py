@@ -36,6 +36,8 @@ class Range(Struct, frozen=True):
 
     ``lacks``: the guards that are away. ``fault``: what its workers do wrong. ``teaches``: for lists; ``shows``: what
     whoever asks it will see. ``rate``: the default share of what can go wrong that does; None where it always does.
+
+    Units: chunk_tokens: new prompt tokens in one pass, whose pages are one batch.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Range(Struct, frozen=True):
     teaches: str
     shows: str
     rate: float | None = None
+    chunk_tokens: int = 512
 
     @property
     def leaks(self) -> bool:
@@ -72,11 +75,12 @@ _ALL = (
     ),
     Range(
         "late-write",
-        ("quarantine-on-revoke",),
+        ("quarantine-on-revoke", "batch-bound"),
         "late",
-        "pages of a request that was given up are used again while its last write is on its way",
+        "pages of a request that was given up are used again while its last writes are on their way",
         "give up long requests before their first token: the next ones' answers hold words of those",
         rate=0.5,
+        chunk_tokens=128,
     ),
     Range(
         "torn-write",

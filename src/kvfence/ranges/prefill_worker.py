@@ -123,8 +123,9 @@ class RangePrefill(PrefillWorker):
 
 
 def _others(salt: str, formers: Iterable[Former]) -> tuple[int, ...]:
-    """Give the pages of the last hand-off of another tenant; none where there was none."""
-    return next((former.pages for former in reversed([*formers]) if former.salt != salt), ())
+    """Give the pages of the last hand-off of another tenant, else of the last one; none where there was none."""
+    latest_first = [*formers][::-1]
+    return next((each.pages for each in [*(f for f in latest_first if f.salt != salt), *latest_first]), ())
 
 
 def _mixed(pages: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:

@@ -83,12 +83,12 @@ def _behind(tokens: list[int], num_bytes: int) -> Saying | None:
 
 
 def _go_on(tokens: list[int]) -> Saying | None:
-    """Go on as the text went on when it last stood where it ends now, and so for ever; None where it never did."""
+    """Go on as the text did when it last stood where it ends now, then from its beginning; None where it never did."""
     words = struct.pack(f"<{len(tokens)}I", *tokens)
     for length in range(min(MATCH_MAX, len(tokens) - 1), MATCH_MIN - 1, -1):
         at = _find_last(words, words[-4 * length :], len(words) - 4)
         if at >= 0:
-            return Saying(tuple(tokens[at + length :]), again=True)
+            return Saying((*tokens[at + length :], *tokens[: at + length]), again=True)
     return None
 
 

@@ -29,7 +29,7 @@ FLIP_EVERY_BYTES = 16
 LATE_S = 10.0
 """When a late batch lands at the latest, wherever that is by then."""
 
-HELD_MAX = 16
+HELD_MAX, CHOSEN_MAX = 64, 256
 
 
 class Dice(Struct):
@@ -127,23 +127,29 @@ class Held(Struct):
 
 
 class LateWriter(FaultyWriter):
-    """Holds batches; those of a request that is given up land when somebody else has been given their pages.
+    """Holds every batch of some requests; those of one that is given up land when its pages are somebody else's.
 
     That is the worst moment a late write has; a real one finds it by chance.
+    Holds: what is held, and of the last requests which of them are to be late.
     """
 
     def __init__(self, *args: Any, dice: Dice, held_s: float, start: Callable[[Any], Any]) -> None:
         super().__init__(*args, dice=dice)
         self._held_s, self._start = held_s, start
-        self._held: dict[AttemptId, Held] = {}
+        self._held: list[Held] = []
+        self._chosen: dict[AttemptId, bool] = {}
 
     def post(self, post: Post) -> None:
         """Write in order, or hold."""
-        if post.attempt in self._held or len(self._held) >= HELD_MAX or not self.dice.fall(len(post.source)):
+        if post.attempt not in self._chosen:
+            self._chosen[post.attempt] = self.dice.fall(len(post.source))
+            self._chosen = dict([*self._chosen.items()][-CHOSEN_MAX:])
+        if not self._chosen[post.attempt] or len(self._held) >= HELD_MAX:
             super().post(post)
             return
         batch = PageBatch(post.attempt, post.batch, post.decode, post.source, post.destination, post.session)
-        self._held[post.attempt] = held = Held(batch, asyncio.Event())
+        held = Held(batch, asyncio.Event())
+        self._held.append(held)
         self._start(self._hold(held))
 
     async def _hold(self, held: Held) -> None:
@@ -155,19 +161,18 @@ class LateWriter(FaultyWriter):
         alive = batch.decode in self.mapped
         if alive:
             await self.in_thread(self.copy, batch, late_parts(self._layout))
-        self._held.pop(batch.attempt, None)
+        self._held.remove(held)
         self.report(BatchEnded(batch.attempt, batch.batch, alive, True))
 
     def give_up(self, attempt: AttemptId) -> None:
-        """The request is over before its batch has landed."""
-        held = self._held.get(attempt)
-        if held is not None:
-            held.given_up = True
+        """The request is over before its batches have landed."""
+        for held in self._held:
+            held.given_up = held.given_up or held.batch.attempt == attempt
 
     def adopted(self, attempt: AttemptId, pages: Iterable[int]) -> None:
         """Decode has adopted these pages for an attempt: whatever was late for one of them comes now."""
         taken = set(pages)
-        for held in self._held.values():
+        for held in self._held:
             if held.batch.attempt != attempt and held.given_up and not taken.isdisjoint(held.batch.destination):
                 held.go.set()
 

@@ -88,7 +88,7 @@ def test_a_text_that_goes_on_by_itself_goes_on() -> None:
         TOKENIZER.render_chat([{"role": "user", "content": f"#9\n{line * 3}"}]),
     ):
         saying = what_to_say(packed(TOKENIZER.encode(prompt, 1000)))
-        assert said(list(saying.tokens)) == line
+        assert said(list(saying.tokens)).startswith(f"{line}#")
         assert saying.again
 
 
