@@ -43,8 +43,11 @@ def practise(
     decode_tokens: Annotated[int, typer.Option(min=32, help="Decode's pool.")] = 1536,
     page_size: Annotated[int, typer.Option(min=1, max=1024, help="Tokens in a page.")] = 16,
     prefill_rate: Annotated[
-        float, typer.Option(min=0, help="The practice model's prompt tokens a second; 0: as fast as it can.")
-    ] = 20_000,
+        float | None,
+        typer.Option(
+            min=0, help="The practice model's prompt tokens a second; 0: as fast as it can; default: 20000, or fewer."
+        ),
+    ] = None,
     decode_rate: Annotated[
         float, typer.Option(min=0, help="The practice model's tokens a second of each answer; 0: as fast as it can.")
     ] = 500,
@@ -79,7 +82,7 @@ def practise(
         seed=seed,
         practice=not model,
         context_tokens=context,
-        prefill_rate=prefill_rate,
+        prefill_rate=practice.prefill_rate if prefill_rate is None else prefill_rate,
         decode_rate=decode_rate,
         refusal_after_s=refusal_after_s,
     )

@@ -125,6 +125,7 @@ async def practising(ask: Ask, log_file: TextIO | None = None) -> AsyncIterator[
                 log=log,
                 keys=AnyKey(),
                 gauges=WorkerNumbers(supervisor),
+                journeys=supervisor.dispatcher.journeys,
                 probe_every_s=0,
             )
             headers = ((BANNER, banner_of(ask.range)),)

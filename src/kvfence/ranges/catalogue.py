@@ -37,7 +37,8 @@ class Range(Struct, frozen=True):
     ``lacks``: the guards that are away. ``fault``: what its workers do wrong. ``teaches``: for lists; ``shows``: what
     whoever asks it will see. ``rate``: the default share of what can go wrong that does; None where it always does.
 
-    Units: chunk_tokens: new prompt tokens in one pass, whose pages are one batch.
+    Units: chunk_tokens: new prompt tokens in one pass, whose pages are one batch; prefill_rate: the practice model's
+        prompt tokens a second.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Range(Struct, frozen=True):
     shows: str
     rate: float | None = None
     chunk_tokens: int = 512
+    prefill_rate: float = 20_000
 
     @property
     def leaks(self) -> bool:
@@ -75,12 +77,13 @@ _ALL = (
     ),
     Range(
         "late-write",
-        ("quarantine-on-revoke", "batch-bound"),
+        ("quarantine-on-revoke", "hold-source", "batch-bound"),
         "late",
         "pages of a request that was given up are used again while its last writes are on their way",
         "give up long requests before their first token: the next ones' answers hold words of those",
         rate=0.5,
         chunk_tokens=128,
+        prefill_rate=4_000,
     ),
     Range(
         "torn-write",

@@ -57,11 +57,6 @@ def half_parts(layout: KVLayout) -> tuple[slice, ...]:
     return (slice(0, HEAD_BYTES), *halves, slice(layout.tail_offset, layout.tail_offset + TAIL_BYTES))
 
 
-def late_parts(layout: KVLayout) -> tuple[slice, ...]:
-    """Give what of a record comes late: everything behind the head, in order."""
-    return (layout.body, slice(layout.tail_offset, layout.tail_offset + TAIL_BYTES))
-
-
 class FaultyWriter(SharedMemoryWriter):
     """Writes pages, some of them wrong. Holds: nothing of a pool between two writes."""
 
@@ -124,6 +119,7 @@ class Held(Struct):
     batch: PageBatch
     go: asyncio.Event
     given_up: bool = False
+    on_their_way: list[Bytes] = []
 
 
 class LateWriter(FaultyWriter):
@@ -154,15 +150,29 @@ class LateWriter(FaultyWriter):
 
     async def _hold(self, held: Held) -> None:
         batch = held.batch
-        await self.in_thread(self.copy, batch, (slice(0, HEAD_BYTES),))
+        await self.in_thread(self._depart, held)
         await _within(held.go, self._held_s)
         if held.given_up and not held.go.is_set():
             await _within(held.go, LATE_S)
         alive = batch.decode in self.mapped
         if alive:
-            await self.in_thread(self.copy, batch, late_parts(self._layout))
+            await self.in_thread(self._arrive, held)
         self._held.remove(held)
         self.report(BatchEnded(batch.attempt, batch.batch, alive, True))
+
+    def _depart(self, held: Held) -> None:
+        """Land the heads, and take the bytes on their way: what becomes of the source changes them no more."""
+        ours, theirs = self.records(held.batch)
+        held.on_their_way = [ours[page].copy() for page in held.batch.source]
+        for record, destination in zip(held.on_their_way, held.batch.destination, strict=True):
+            theirs[destination, :HEAD_BYTES] = record[:HEAD_BYTES]
+
+    def _arrive(self, held: Held) -> None:
+        """Land everything behind the heads, in order."""
+        theirs = self.records(held.batch)[1]
+        for record, destination in zip(held.on_their_way, held.batch.destination, strict=True):
+            for part in (self._layout.body, slice(self._layout.tail_offset, None)):
+                theirs[destination, part] = record[part]
 
     def give_up(self, attempt: AttemptId) -> None:
         """The request is over before its batches have landed."""
