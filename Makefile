@@ -91,6 +91,8 @@ test-incident: install  ## The slow incident runs on the real engine, three seed
 prove-judges: install $(JUDGES)/.installed  ## TLC and SPIN on the mirrors in spec/, and the invariant's long checks (10 minutes).
 	@java -version >/dev/null 2>&1 || { \
 	  echo "TLC needs Java 11 or newer; on Debian and Ubuntu: apt-get install default-jre-headless" >&2; exit 2; }
+	@{ command -v spin && command -v cc; } >/dev/null || { \
+	  echo "SPIN needs itself and a C compiler; on Debian and Ubuntu: apt-get install spin gcc" >&2; exit 2; }
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m judges tests/integration/prove $(ARGS)
 
 # The wheel carries tla2tools.jar; nothing of it is imported.

@@ -16,10 +16,12 @@ from kvfence.prove.invariant.induction import Induction
 from kvfence.prove.invariant.verdicts import each_guard
 from kvfence.prove.judges.configs import CONFIGS
 from kvfence.prove.judges.core import FIELDS, Config, graph
+from kvfence.prove.judges.spin import states_of
 from kvfence.prove.judges.tlc import Comparison, compare, parse
 
 ROOT = Path(__file__).parents[3]
 SPEC = ROOT / "spec" / "HandOff.tla"
+PROMELA = ROOT / "spec" / "HandOff.pml"
 STATES = {
     "one attempt": 13,
     "cancelled at any time": 57,
@@ -61,6 +63,14 @@ def test_tlc_sees_the_same_graph(config: Config) -> None:
     assert found.equal, found
     assert found.states == STATES[config.name]
     assert bool(found.leaks) == (config.name in LEAKING)
+
+
+@pytest.mark.judges
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_spin_counts_the_same_states(config: Config) -> None:
+    """SPIN stores as many states of its own mirror as there are."""
+    assert states_of(config, PROMELA) == STATES[config.name]
 
 
 @pytest.mark.judges
