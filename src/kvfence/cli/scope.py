@@ -38,9 +38,17 @@ def scope() -> None:
 Logs = Annotated[
     list[str], typer.Argument(metavar="LOGS...", help="Files, globs, directories, - for stdin; with --backend, tables.")
 ]
-Pool = Annotated[int | None, typer.Option(min=1, help="Prefill's pool in tokens, where the history is silent.")]
-Context = Annotated[int | None, typer.Option(min=1, help="The context length, where the history is silent.")]
-DecodePool = Annotated[int | None, typer.Option(min=1, help="Decode's pool in tokens: bounds possible victims.")]
+TOKENS_MAX = 10**12
+TEN_YEARS_S = 10 * 366 * 86400
+Pool = Annotated[
+    int | None, typer.Option(min=1, max=TOKENS_MAX, help="Prefill's pool in tokens, where the history is silent.")
+]
+Context = Annotated[
+    int | None, typer.Option(min=1, max=TOKENS_MAX, help="The context length, where the history is silent.")
+]
+DecodePool = Annotated[
+    int | None, typer.Option(min=1, max=TOKENS_MAX, help="Decode's pool in tokens, where the history is silent.")
+]
 Window = Annotated[
     tuple[str, str] | None, typer.Option(metavar="FROM TO", help="Times in UTC; a date as TO is included whole.")
 ]
@@ -54,8 +62,12 @@ Maps = Annotated[
 ]
 TimeZone = Annotated[str | None, typer.Option(help="Of times that name none, such as Europe/Berlin.")]
 Backend = Annotated[str | None, typer.Option(metavar="URL", help="Run where the logs lie: a URL that ibis knows.")]
-Horizon = Annotated[float | None, typer.Option(min=1.0, help="Seconds back in which pages may have been read.")]
-PrefillRate = Annotated[float | None, typer.Option(min=1.0, help="Tokens a second that prefill can do at most.")]
+Horizon = Annotated[
+    float | None, typer.Option(min=1.0, max=TEN_YEARS_S, help="Seconds back in which pages may have been read.")
+]
+PrefillRate = Annotated[
+    float | None, typer.Option(min=1.0, max=1e12, help="Tokens a second that prefill can do at most.")
+]
 Memory = Annotated[str, typer.Option(help="What the query engine may take.")]
 Spill = Annotated[Path | None, typer.Option(help="Folder for what does not fit; removed afterwards.")]
 AsOf = Annotated[str | None, typer.Option(metavar="TIME", help="Leave later requests out, as if it were then.")]
@@ -138,11 +150,11 @@ def _moment(text: str, option: str) -> tuple[datetime, datetime]:
 
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return moment, moment + timedelta(days=1) if _is_date(text) else moment
+    except (ValueError, OverflowError) as error:
         raise SettingsError([f"{option} {text}: write 2026-08-27 or 2026-08-27T10:00:00Z"]) from error
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
-    return moment, moment + timedelta(days=1) if _is_date(text) else moment
 
 
 def _is_date(text: str) -> bool:
@@ -164,7 +176,7 @@ def _exit_code(relation: "Relation") -> ExitCode:
 
 
 _UNREAD = {"cannot_be_read", "broken_off", "no_column", "line_too_long", "not_json", "not_a_row"}
-_UNREAD |= {"request_line_unreadable", "not_an_access_line", "not_utf8", "control_bytes"}
+_UNREAD |= {"request_line_unreadable", "not_an_access_line", "not_utf8", "control_bytes", "map_not_there"}
 """Lines that were not read, or not as they stand: one of them may be anybody's request."""
 
 

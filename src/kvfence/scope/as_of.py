@@ -20,6 +20,8 @@ from kvfence.scope.survey import TIME_MIN
 from kvfence.scope.values import Value
 
 _OF_COLUMNS = frozenset({"no_zone", "day_only"})
+_OF_NAMES = frozenset({"same_file", "map_not_there"})
+"""What depends on the command, and not on when."""
 FILES_MAX = 1_000
 """Files of which some rows without a time are left out."""
 
@@ -125,7 +127,7 @@ def _decided(
     """Leave of what could not be read what was there by then."""
     for each in reading.troubles:
         lines = positions.get(each.kind, ())
-        if each.kind in _OF_COLUMNS or (not lines and found.last is not None and found.later is None):
+        if each.kind in _OF_COLUMNS | _OF_NAMES or (not lines and found.last is not None and found.later is None):
             yield each
             continue
         kept = [found.keeps(line) for line in lines]

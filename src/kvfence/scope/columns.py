@@ -84,9 +84,14 @@ _CLIENTS_OWN = frozenset(
 )
 """Below these a client or its text decides what stands there: no field of theirs is taken by its name."""
 
+UNSEEN = "--map, and no line looked at has it"
+"""How a field is called that ``--map`` names and that a log was not seen to have."""
+
 _PREFIX = re.compile(
     r"^(?:(?:sent_http|upstream_http|http|resp_header|req_header|header)_)?(?:x_)?(?:llm_)?(?:usage_)?"
 )
+_JOINED = re.compile(r"_(?:\d|x|y)$")
+"""What programs put behind the second column of one name when they join tables: such a field comes after the others."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PUNCTUATION = re.compile(r"[^a-z0-9]+")
 _SECONDS = re.compile(r"(?:_s|_seconds|_sec)$|^(?:e2e_latency|request_time|upstream_\w+_time)$")
@@ -151,7 +156,8 @@ def pick(fields: Iterable[Field], maps: Mapping[str, tuple[str, ...]]) -> list[P
     for column, kind in KINDS.items():
         if column in maps:
             field = _mapped(known, maps[column])
-            found.append(Pick(column, field.path, "--map", _scale(kind, field)[0]))
+            how = "--map" if field in known else UNSEEN
+            found.append(Pick(column, field.path, how, _scale(kind, field)[0]))
             continue
         ranked = sorted(
             (rank, field) for field in known if (rank := _rank(column, field)) is not None and _believed(kind, field)
@@ -177,9 +183,11 @@ def _rank(column: str, field: Field) -> tuple[int, int] | None:
         return None
     tails = {"_".join(segments[start:]) for start in range(len(segments))}
     tails |= {_PREFIX.sub("", tail) for tail in tails}
-    for place, name in enumerate(_NAMES[column]):
-        if name in tails and (len(field.path) == 1 or name not in _TOP_LEVEL_ONLY):
-            return place, len(field.path)
+    joined = {_JOINED.sub("", tail) for tail in tails} - tails
+    for behind, found in enumerate((tails, joined)):
+        for place, name in enumerate(_NAMES[column]):
+            if name in found and (len(field.path) == 1 or name not in _TOP_LEVEL_ONLY):
+                return place + behind * len(_NAMES[column]), len(field.path)
     return None
 
 
@@ -216,7 +224,7 @@ def _number(text: str) -> float | None:
 
 def _without_twice(picks: list[Pick]) -> list[Pick]:
     """Leave a field to the column for which it was named by the caller, else to the first one."""
-    mapped = {each.path: each.column for each in picks if each.how == "--map"}
+    mapped = {each.path: each.column for each in picks if each.how.startswith("--map")}
     found: list[Pick] = []
     for each in picks:
         owner = mapped.setdefault(each.path, each.column)

@@ -36,6 +36,7 @@ from kvfence.evidence.versions import at_least, release_of
 from kvfence.scope.relation import History, Interval
 
 FILE_BYTES_MAX = 1 << 22
+TOKENS_MAX = 10**12
 _BEGINNING = datetime.fromisoformat("0001-01-01")
 MODES = ("disaggregated", "single")
 OTHERS_FROM = "0.6"
@@ -147,8 +148,10 @@ def _load_file(path: Path) -> list[Interval]:
 def _interval(table: Table, origin: str) -> Interval:
     for name in ("pool", "decode_pool", "context"):
         value = getattr(table, name)
-        if value is not None and value < 1:
-            raise EvidenceError(f"{origin}: {name} = {value}; write a number of tokens above nought")
+        if value is not None and not 1 <= value <= TOKENS_MAX:
+            raise EvidenceError(
+                f"{origin}: {name} = {value}; write a number of tokens above nought, {TOKENS_MAX} at most"
+            )
     if table.mode not in (None, *MODES):
         raise EvidenceError(f"{origin}: mode {table.mode!r}; write one of {', '.join(MODES)}")
     if table.role not in (None, "prefill", "decode"):
@@ -186,7 +189,10 @@ def moment(value: object, origin: str) -> datetime | None:
         except ValueError as error:
             raise EvidenceError(f"{origin}: {value!r} is no time; write 2026-09-09T19:04:00Z") from error
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        try:
+            return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        except OverflowError as error:
+            raise EvidenceError(f"{origin}: {value} is no time; leave it out where it is open") from error
     if isinstance(value, date):
         return datetime.combine(value, time())
     raise EvidenceError(f"{origin}: {value!r} is no time; write 2026-09-09T19:04:00Z")

@@ -4,6 +4,7 @@ Parquet is read where it lies; text is staged (``staging.py``). What cannot be r
 ``Reading``. Not for: classes (``classes.py``), tables of a warehouse (``warehouse.py``).
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -19,7 +20,18 @@ from kvfence.scope import formats
 from kvfence.scope.columns import KINDS, Field, Pick, pick
 from kvfence.scope.json_lines import GOOD
 from kvfence.scope.relation import REQUEST_COLUMNS, Reading, Trouble
-from kvfence.scope.staging import Plan, Staged, cannot_be_read, head_of, quoted, stage_text, with_picks
+from kvfence.scope.staging import (
+    Plan,
+    Staged,
+    cannot_be_read,
+    head_of,
+    quoted,
+    read_already,
+    seen,
+    stage_text,
+    with_picks,
+    with_unseen,
+)
 from kvfence.scope.store import Store
 from kvfence.scope.values import (
     DAY_ONLY,
@@ -67,7 +79,12 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
     Raises:
         EvidenceError: a file is not there, or none could be read.
     """
-    names = list(dict.fromkeys(name for spec in specs for name in expand(spec)))
+    named = dict.fromkeys(name for spec in specs for name in expand(spec))
+    files: dict[str, str] = {}
+    for name in named:
+        files.setdefault(os.path.realpath(name) if name != "-" else name, name)
+    names = list(files.values())
+    again = [read_already(name, files[os.path.realpath(name)]) for name in named if name not in names]
     store.size = sum(Path(name).stat().st_size for name in names if Path(name).exists())
     staged, parquet = [], {}
     done = 0
@@ -81,7 +98,8 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
     tables = [_Table(_staged_table(store, each)) for each in staged if each.path is not None]
     readable = {name: each for name, each in parquet.items() if each.picks}
     tables += _parquet_tables(store, readable, plan.zone)
-    readings = {each.reading.source: each.reading for each in (*staged, *parquet.values())}
+    found = [*(each.reading for each in (*staged, *parquet.values())), *again]
+    readings = {each.source: each for each in found}
     if not tables:
         said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
@@ -180,9 +198,10 @@ def _parquet(store: Store, name: str, plan: Plan) -> Staged:
         fields = fields_of_table(table)
     except (duckdb.Error, ibis.common.exceptions.IbisError) as error:
         return Staged(Reading(name, formats.PARQUET, bytes=size, troubles=(cannot_be_read(error),)), None)
-    picks = tuple(pick(fields, plan.maps))
+    picked = pick(fields, plan.maps)
+    picks = seen(picked)
     reading = with_picks(Reading(name, formats.PARQUET, rows=rows, lines=rows, bytes=size), picks)
-    return Staged(with_naive_times(reading, table, picks), None, picks)
+    return Staged(with_naive_times(with_unseen(reading, picked), table, picks), None, picks)
 
 
 def with_naive_times(reading: Reading, table: Any, picks: Sequence[Pick]) -> Reading:

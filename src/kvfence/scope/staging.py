@@ -4,6 +4,7 @@ Plain files go straight through DuckDB. What is packed, or what DuckDB cannot re
 that damage costs the damaged lines alone and is counted. Read ``formats.py`` first.
 """
 
+import codecs
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec import Struct, structs
 
 from kvfence.evidence.sources import UNREAD, Opened, open_source
 from kvfence.scope import formats
-from kvfence.scope.columns import Field, Pick, pick
+from kvfence.scope.columns import UNSEEN, Field, Pick, pick
 from kvfence.scope.formats import Damage
 from kvfence.scope.json_lines import BLANK_LINE, BROKEN, GOOD, can_be_mended, count_lines, documents_of, fields_of
 from kvfence.scope.relation import REQUEST_COLUMNS, Choice, Reading, Trouble
@@ -37,6 +38,7 @@ _TROUBLES = {
     "cannot_be_read": "the file cannot be read",
     "no_column": "no column of a request was found",
     "empty": "the file is empty",
+    "same_file": "the same file as {}, read once",
 }
 
 
@@ -101,7 +103,7 @@ def _text_opened(store: Store, opened: Opened, plan: Plan) -> Staged:
         with source.open("wb") as out:
             shown = formats.to_json_lines(kind, opened, out, damage, plan.year or _year_of(name))
         kind = formats.JSON_LINES
-    elif packed or name == "-":
+    elif packed or name == "-" or head.startswith(codecs.BOM_UTF8):
         source, is_own = _mended(store, opened, damage, kind), True
     reading = Reading(name, shown, packed, bytes=Path(name).stat().st_size if name != "-" else None)
     staged = _stage_or_mend(store, (source, is_own), kind, (opened, damage), (reading, plan))
@@ -171,6 +173,7 @@ def _stage_json(store: Store, source: Path, kind: str, reading: Reading, plan: P
     documents = documents_of(quoted(source), kind == formats.JSON_DOCUMENT)
     fields = formats.fields_of_json(iter(_sample_lines(store, source, kind, documents)))
     picks = tuple(pick(fields, plan.maps))
+    reading = with_unseen(reading, picks)
     has_lines = any(field.path == ("_line",) for field in fields)
     paths = [each.path for each in picks] + ([("_line",)] if has_lines else [])
     listed = ", ".join(quoted(_json_path(path)) for path in paths) or "'$'"
@@ -231,7 +234,8 @@ def _stage_csv(store: Store, source: Path, reading: Reading, plan: Plan) -> Stag
         structs.replace(field, samples=tuple(str(row[index])[:64] for row in sample if row[index] is not None))
         for index, field in enumerate(fields)
     ]
-    picks = tuple(pick(fields, plan.maps))
+    picked = pick(fields, plan.maps)
+    picks, reading = seen(picked), with_unseen(reading, picked)
     table = "rejects_" + store.new_file("csv").stem
     chosen = ", ".join(f"{_name(each.path[0])} AS f{index}" for index, each in enumerate(picks)) or "1"
     raw = _Layers(
@@ -301,6 +305,26 @@ def _year_of(name: str) -> int:
 def cannot_be_read(error: Exception) -> Trouble:
     """Say that a file cannot be read, and of which kind the error is; its text may quote the file."""
     return Trouble("cannot_be_read", 1, f"{_TROUBLES['cannot_be_read']} ({type(error).__name__})")
+
+
+def seen(picks: Sequence[Pick]) -> tuple[Pick, ...]:
+    """Leave the fields that a table has: a table's columns are known, and others cannot be asked for."""
+    return tuple(each for each in picks if each.how != UNSEEN)
+
+
+def with_unseen(reading: Reading, picks: Sequence[Pick]) -> Reading:
+    """Add what ``--map`` names and no line was seen to have."""
+    found = [
+        Trouble("map_not_there", 1, f"--map {each.column}={each.shown}: {UNSEEN.partition(' and ')[2]}")
+        for each in picks
+        if each.how == UNSEEN
+    ]
+    return structs.replace(reading, troubles=(*reading.troubles, *found))
+
+
+def read_already(name: str, other: str) -> Reading:
+    """Say that a file is another one by another name."""
+    return Reading(name, "", troubles=(Trouble("same_file", 1, _TROUBLES["same_file"].format(other)),))
 
 
 def with_picks(reading: Reading, picks: Sequence[Pick]) -> Reading:

@@ -105,6 +105,7 @@ def typed(
         if KINDS[each.column] == "time":
             _look_at_time(seen, reader, times)
     values = {column: _coalesced([value for value, _bad in pairs]) for column, pairs in read.items()}
+    values["prompt_tokens"] = _greatest([value for value, _bad in read["prompt_tokens"]])
     columns = {
         name: ibis.null(dtype) if values.get(name) is None else values[name] for name, dtype in REQUEST_COLUMNS.items()
     }
@@ -167,6 +168,14 @@ def _coalesced(values: Sequence[Value]) -> Value:
     if not values:
         return None
     return values[0] if len(values) == 1 else ibis.coalesce(*values)
+
+
+def _greatest(values: Sequence[Value]) -> Value:
+    """Give the most that any field says: where two disagree of a length, the shorter one clears nobody."""
+    most: Value = None
+    for value in values:
+        most = value if most is None else ibis.ifelse(value.isnull() | (most >= value), most, value)
+    return most
 
 
 def _work_out(columns: dict[str, Value], values: Mapping[str, Value]) -> None:

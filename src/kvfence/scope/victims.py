@@ -131,6 +131,9 @@ def find_victims(
     known: rows that were judged, by ``row_key``, with the number ``one`` of their request.
     """
     rates = _rates(places)
+    begun = min((hour for _place, hour in rates), default=None)
+    if begun is not None:
+        windows = [structs.replace(each, start=min(max(each.start, begun), each.end)) for each in windows]
     spans = [_guess(window, rates) for window in windows]
     ones = store.keep("ones", known.group_by("row_key").aggregate(one=known["one"].min()))
     finished = _pull(store, rows, windows, spans, (places, ones))
@@ -242,12 +245,18 @@ def _with_minute(rows: Any) -> Any:
 
 
 def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple[int, Spot]]:
-    """Give each minute and spot of which some window holds a part."""
-    found: set[tuple[int, Spot]] = set()
+    """Give each minute and spot of which some window holds a part; windows of one spot mostly overlap."""
+    by_spot: dict[Spot, list[tuple[int, int]]] = {}
     for window, start in zip(windows, spans, strict=True):
         first, last = (int(at.replace(tzinfo=UTC).timestamp() // 60) for at in (start, window.end))
-        found |= {(minute, window.spot) for minute in range(first, last + 1)}
-    return sorted(found, key=lambda pair: (pair[0], pair[1].name))
+        by_spot.setdefault(window.spot, []).append((first, last))
+    found: list[tuple[int, Spot]] = []
+    for spot, parts in sorted(by_spot.items(), key=lambda pair: pair[0].name):
+        done = -1
+        for first, last in sorted(parts):
+            found += [(minute, spot) for minute in range(max(first, done + 1), last + 1)]
+            done = max(done, last)
+    return found
 
 
 def _window_table(store: Store, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:

@@ -13,7 +13,7 @@ from kvfence.core.errors import EvidenceError, SettingsError
 from kvfence.scope.columns import pick
 from kvfence.scope.ingest import Sources, fields_of_table, typed_table, with_naive_times
 from kvfence.scope.relation import Reading
-from kvfence.scope.staging import with_picks
+from kvfence.scope.staging import seen, with_picks, with_unseen
 from kvfence.scope.values import Reader
 
 
@@ -34,8 +34,9 @@ def open_tables(url: str, names: Sequence[str], maps: Mapping[str, tuple[str, ..
             raw = backend.table(name)
         except Exception as error:
             raise EvidenceError(f"--backend: table {name} cannot be read ({type(error).__name__})") from error
-        picks = tuple(pick(fields_of_table(raw), maps))
-        reading = with_picks(Reading(name, f"table of {backend.name}"), picks)
+        picked = pick(fields_of_table(raw), maps)
+        picks = seen(picked)
+        reading = with_unseen(with_picks(Reading(name, f"table of {backend.name}"), picks), picked)
         readings[name] = with_naive_times(reading, raw, picks)
         tables.append(typed_table(raw, picks, reader, (ibis.literal(name), ibis.null("int64"))))
     return Sources(ibis.union(*tables) if len(tables) > 1 else tables[0], readings)

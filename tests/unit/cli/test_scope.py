@@ -47,6 +47,8 @@ def test_what_cannot_be_told_is_not_nothing_found(run: Run, tmp_path: Path, row:
         (("{log}",), "--pool TOKENS"),
         (("{log}", "--pool", "5", "--map", "prompt=x"), "--map prompt=x"),
         (("{log}", "--pool", "5", "--window", "2026-09-02", "2026-09-01"), "ends before it begins"),
+        (("{log}", "--pool", "5", "--window", "2026-09-02", "9999-12-31"), "--window 9999-12-31"),
+        (("{log}", "--pool", "9" * 30), "--pool"),
         (("{log}", "--pool", "5", "--memory", "much"), "--memory much"),
         (("{log}", "--pool", "5", "--exclude", "nobody.txt"), "--exclude nobody.txt"),
         (("{log}", "--pool", "5", "--time-zone", "Mars/Olympus"), "--time-zone Mars/Olympus"),

@@ -328,6 +328,38 @@ def test_an_empty_file_beside_others_is_named_and_no_more(tmp_path: Path) -> Non
     assert found.troubles() == {"empty": 2}
 
 
+def test_what_two_fields_say_of_a_length_clears_nobody_by_the_shorter_one(tmp_path: Path) -> None:
+    """Two fields, or two columns of one name as joined tables have them: the longer length holds."""
+    rows = [entry("nested", 5, AT, prompt_tokens=LONG), entry("nought", LONG, AT, prompt_tokens=0)]
+    (tmp_path / "b.csv").write_text(
+        f"id,prompt_tokens,prompt_tokens,status,created\ntwice,5,{LONG},200,{AT}\n", "utf-8"
+    )
+    bom = tmp_path / "c.jsonl"
+    bom.write_bytes(b"\xef\xbb\xbf" + _lines(entry("bom", LONG, AT)))
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), tmp_path / "b.csv", bom, horizon_s=0.001)
+    affected = {row["request_id"] for row in found.rows if row["class"] == "AFFECTED"}
+    assert affected == {"nested", "nought", "twice", "bom"}
+
+
+def test_a_file_under_two_names_is_read_once(tmp_path: Path) -> None:
+    """A link beside what it leads to adds no request, and it is said."""
+    log = write(tmp_path / "a.jsonl", [{"prompt_tokens": LONG, "created": AT, "status": 200}])
+    (tmp_path / "current.jsonl").symlink_to(log)
+    found = run(tmp_path, log, tmp_path / "current.jsonl", horizon_s=0.001)
+    assert found.counts == {"AFFECTED": 1}
+    assert found.troubles() == {"same_file": 1}
+
+
+def test_a_field_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """--map of a field that a table has not, or no line: counted, and nothing is clear by it."""
+    row = f"'a' AS id, {LONG} AS prompt_tokens, TIMESTAMPTZ '{AT}' AS ts, 200 AS status"
+    duckdb.sql(f"COPY (SELECT {row}) TO '{tmp_path}/a.parquet' (FORMAT parquet)")
+    log = write(tmp_path / "b.jsonl", [entry("b", LONG, AT)])
+    found = run(tmp_path, f"{tmp_path}/a.parquet", log, maps=("prompt_tokens=nope.nope",))
+    assert found.counts == {"UNKNOWN": 2}
+    assert found.troubles() == {"map_not_there": 2}
+
+
 def test_rows_in_which_nothing_is_known_are_unknown(tmp_path: Path) -> None:
     """A log of which no field is a column is not clear."""
     (tmp_path / "fields.jsonl").write_bytes(b'{"a": 1}\n')

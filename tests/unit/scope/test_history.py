@@ -77,6 +77,8 @@ def test_the_least_refused_length() -> None:
     ("text", "says"),
     [
         ("[[interval]]\npool = 0\n", "above nought"),
+        ("[[interval]]\npool = 99999999999999999999\n", "at most"),
+        ("[[interval]]\nfrom = 0001-01-01T00:00:00+14:00\n", "is no time"),
         ("[[interval]]\npol = 5\n", "pol"),
         ("[[interval]]\npool = 'many'\n", "interval"),
         ("[[interval]]\nmode = 'solo'\n", "disaggregated, single"),
