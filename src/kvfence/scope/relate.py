@@ -26,7 +26,7 @@ from kvfence.scope.merging import merged, prepared
 from kvfence.scope.relation import Class, Reading, Relation, Trouble
 from kvfence.scope.staging import Plan
 from kvfence.scope.store import Store
-from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, plain_reason, survey
+from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, clean, plain_reason, survey
 from kvfence.scope.victims import Reach, Unsought, Window
 from kvfence.scope.warehouse import open_tables
 
@@ -223,7 +223,7 @@ def _spared(count: int) -> Iterator[Trouble]:
 def _with_twins(work: _Work) -> tuple[Any, dict[str, int]]:
     """Add the plainly clear rows that bear the id of one that is not: halves and retries. Give how many, by reason."""
     store, source, rows = work.store, work.source, work.seen.kept
-    named = rows.filter(plain_reason(rows, work.bounds).isnull() & rows["request_id"].notnull())
+    named = rows.filter(plain_reason(rows, work.bounds).isnull() & clean(rows["request_id"]).notnull())
     ids = store.keep("doubtful_ids", named.select("request_id").distinct())
     if ids.count().to_pyarrow().as_py() == 0:
         return rows, {}

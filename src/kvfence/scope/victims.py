@@ -84,11 +84,11 @@ def windows_of(judged: Any, reach: Reach) -> tuple[list[Window], Unsought | None
     Whether excluded or not. A window begins later only where the decode worker itself is known to have been started.
     """
     answers = judged.filter(judged["would_be"].isin([str(Class.AFFECTED), str(Class.LIKELY)]))
-    ran_ms = ibis.coalesce(answers["ttft_ms"], answers["duration_ms"], UNTOLD_S * 1000.0)
+    ran_ms = ibis.coalesce(_believed(answers["ttft_ms"]), _believed(answers["duration_ms"]), UNTOLD_S * 1000.0)
     chosen = answers.select(
         *("request_id", "started", "worker", "replica", "model", "decode_most", "decode_since", "one"),
         place=place_of(answers),
-        ran_ms=ibis.ifelse(ran_ms.between(0, _SLACK_S * 1000), ran_ms, 0.0),
+        ran_ms=ran_ms,
     )
     timed = chosen.filter(chosen["started"].notnull()).order_by("started", "request_id", "one")
     windows = [_window(row, reach) for row in timed.limit(ANSWERS_MAX).to_pyarrow().to_pylist()]
@@ -172,9 +172,12 @@ def _guess(window: Window, rates: dict[tuple[str, datetime], float]) -> datetime
     return max(window.start, window.end - timedelta(seconds=min(max(seconds, 60.0), 86400.0)))
 
 
+def _believed(ran_ms: Value) -> Value:
+    return ibis.ifelse(ran_ms.between(0, _SLACK_S * 1000), ran_ms, ibis.null("float64"))
+
+
 def _ran_ms(rows: Any) -> Value:
-    ran = rows["duration_ms"]
-    return ibis.ifelse(ran.between(0, _SLACK_S * 1000), ran, 0.0).fill_null(0.0)
+    return _believed(rows["duration_ms"]).fill_null(0.0)
 
 
 def _finished(rows: Any) -> Value:
@@ -287,7 +290,8 @@ def _in_windows(store: Store, finished: Any, windows: Sequence[Window], spans: S
         [placed["at"] == table["at"], placed["finished"] >= table["w_start"], placed["finished"] <= table["w_end"]],
     )
     joined = joined.filter((joined["one"] != joined["by"]).fill_null(True))
-    surely = joined["is_sure"] & joined["duration_ms"].notnull()
+    # A row that says more than the pool holds says nothing of it.
+    surely = joined["is_sure"] & _believed(joined["duration_ms"]).notnull() & (joined["held"] <= joined["w_tokens"])
     return joined.mutate(surely_held=ibis.ifelse(surely, joined["held"], 0))
 
 

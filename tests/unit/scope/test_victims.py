@@ -150,6 +150,20 @@ def test_a_turnover_bounds_nothing_where_the_worker_is_not_known(tmp_path: Path)
     assert found.counts["POSSIBLE_VICTIM"] == 4
 
 
+def test_what_cannot_be_believed_turns_no_pool_over(tmp_path: Path) -> None:
+    """More tokens than the pool holds, and a duration below nought, do not end how far back pages were read."""
+    text = f'[[interval]]\nrelease = "0.5.19"\npool = {POOL}\ndecode_pool = {DECODE_POOL}\n'
+    huge = {"usage": {"prompt_tokens": 50, "completion_tokens": 10**12}}
+    rows = [
+        entry("leak", POOL + 5, AT),
+        short("before", 900),
+        short("huge", 60) | huge,
+        *(short(f"backwards {n}", 60 + n, 600_000, duration_ms=-1.0) for n in range(9)),
+    ]
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), deployments=(history(tmp_path, text),))
+    assert found.verdict("before")[0] == "POSSIBLE_VICTIM"
+
+
 def test_victims_that_were_not_looked_for_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the most answers that are looked at, and for one without a time, nobody near is told to be clear."""
     monkeypatch.setattr("kvfence.scope.victims.ANSWERS_MAX", 1)
