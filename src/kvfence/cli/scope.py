@@ -171,13 +171,8 @@ def _exit_code(relation: "Relation") -> ExitCode:
     if relation.counts["AFFECTED"] or relation.counts["LIKELY"]:
         return ExitCode.FOUND
     untold = relation.counts["UNKNOWN"] or relation.counts["POSSIBLE_VICTIM"]
-    unread = any(each.kind in _UNREAD for reading in relation.readings for each in reading.troubles)
+    unread = any(reading.num_unread for reading in relation.readings)
     return ExitCode.COULD_NOT_TELL if untold or unread else ExitCode.NOTHING_FOUND
-
-
-_UNREAD = {"cannot_be_read", "broken_off", "no_column", "line_too_long", "not_json", "not_a_row"}
-_UNREAD |= {"request_line_unreadable", "not_an_access_line", "not_utf8", "control_bytes", "map_not_there"}
-"""Lines that were not read, or not as they stand: one of them may be anybody's request."""
 
 
 def _show_reading(reading: "Reading") -> None:

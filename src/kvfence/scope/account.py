@@ -88,7 +88,7 @@ def _find(document: Document, account: str, key: bytes | None) -> AccountLine | 
 
 
 def _verdict(document: Document, line: AccountLine, *, seen: bool) -> Verdict:
-    """Give the worst that holds; requests of nobody known may be this account's, so they leave it unknown.
+    """Give the worst that holds; requests of nobody known, and lines not read, may be this account's: it is unknown.
 
     An account without a request may be a misspelt one: it is not told that it is clear.
     """
@@ -98,7 +98,7 @@ def _verdict(document: Document, line: AccountLine, *, seen: bool) -> Verdict:
         (tally.affected, "affected"),
         (tally.likely, "likely"),
         (tally.possible_victims, "possible_victim"),
-        (tally.unknown or _in_question(nameless), "unknown"),
+        (tally.unknown or _in_question(nameless) or _unread(document), "unknown"),
         (tally.excluded, "excluded"),
     )
     return next((verdict for count, verdict in ladder if count), "not_affected" if seen else "not_seen")
@@ -138,12 +138,21 @@ def _unknown(document: Document, line: AccountLine, when: str) -> str:
     if own:
         text = f"For {_count(own, 'of your requests', 'of your requests')} {when} we cannot tell whether "
         return f"{text}the response was affected: our logs lack what would decide it. No other request of yours was."
-    nameless = next(each.tally for each in document.accounts if each.name is None)
-    count = _in_question(nameless)
+    nameless = next((each.tally for each in document.accounts if each.name is None), Tally())
+    said, count, unread = [], _in_question(nameless), _unread(document)
+    if count:
+        said.append(f"{_count(count, 'request')} in question {'carries' if count == 1 else 'carry'} no account")
+    if unread:
+        said.append(f"{_count(unread, 'line')} of our logs could not be read")
     return (
-        f"No request {when} that our logs show to be yours was affected, but {_count(count, 'request')} in question "
-        f"{'carries' if count == 1 else 'carry'} no account, so that we cannot rule out that one was yours."
+        f"No request {when} that our logs show to be yours was affected, but {' and '.join(said)}, so that we cannot "
+        "rule out that one was yours."
     )
+
+
+def _unread(document: Document) -> int:
+    """Count the lines that were not read: each may be anybody's request."""
+    return sum(each.num_unread for each in document.readings)
 
 
 def _in_question(nameless: Tally) -> int:

@@ -14,7 +14,7 @@ import ibis
 from kvfence.scope.classes import Judgement, class_of, intervals_of
 from kvfence.scope.relation import Class
 from kvfence.scope.store import Store
-from kvfence.scope.survey import TIME_MIN
+from kvfence.scope.survey import TIME_MIN, never_ran
 from kvfence.scope.tally import shaped
 from kvfence.scope.values import Value
 from kvfence.scope.victims import Unsought
@@ -81,7 +81,7 @@ def _keyed(rows: Any) -> Any:
 def mark_unsought(store: Store, classified: Any, unsought: Unsought) -> Any:
     """Make UNKNOWN what was judged CLEAR and may have been read by an answer whose victims were not looked for."""
     near = classified["started"].isnull() | _between(classified["started"], unsought.start, unsought.end)
-    clear = (classified["class"] == str(Class.CLEAR)) & (classified["reason"] != "refused") & near
+    clear = (classified["class"] == str(Class.CLEAR)) & ~never_ran(classified) & near
     marked = classified.mutate(
         reason=ibis.ifelse(clear, "victims_not_sought", classified["reason"]),
         would_be=ibis.ifelse(clear, str(Class.UNKNOWN), classified["would_be"]),

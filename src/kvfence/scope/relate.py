@@ -23,7 +23,7 @@ from kvfence.scope.exclusions import Exclusions, load_exclusions
 from kvfence.scope.history import first_refused, load_history
 from kvfence.scope.ingest import Sources, ingest, whole
 from kvfence.scope.merging import merged, prepared
-from kvfence.scope.relation import Class, Reading, Relation, Trouble
+from kvfence.scope.relation import CLASS_OF_REASON, Class, Reading, Relation, Trouble
 from kvfence.scope.staging import Plan
 from kvfence.scope.store import Store
 from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, clean, plain_reason, survey
@@ -207,6 +207,9 @@ def _said_of_values(request: Request, readings: Sequence[Reading], reasons: Mapp
             "border of the window or of the history they are UNKNOWN (--time-zone says the zone); possible victims are "
             "looked for as if all clocks agreed"
         )
+    unknown = sum(count for reason, count in reasons.items() if CLASS_OF_REASON[reason] is Class.UNKNOWN)
+    if unknown - reasons.get("victims_not_sought", 0):
+        yield "possible victims are those of AFFECTED and LIKELY answers; none were looked for of what is UNKNOWN"
     if reasons.get("body_fits"):
         yield (
             "where no length was logged a small body counts as the whole prompt: not packed, unless the log names an "

@@ -80,6 +80,14 @@ CLASS_OF_REASON = {
 }
 CLASS_OF_REASON |= {code: Class.UNKNOWN for code in REASONS if code not in CLASS_OF_REASON}
 
+UNREAD = frozenset(
+    {
+        *("cannot_be_read", "broken_off", "no_column", "line_too_long", "not_json", "not_a_row", "not_an_access_line"),
+        *("request_line_unreadable", "not_utf8", "control_bytes", "map_not_there"),
+    }
+)
+"""Kinds of ``Trouble``: lines that were not read, or not as they stand. One of them may be anybody's request."""
+
 REQUEST_COLUMNS = {
     "request_id": "string",
     "started": "timestamp(6)",
@@ -184,6 +192,11 @@ class Reading(Struct, frozen=True):
     bytes: int | None = None
     troubles: tuple[Trouble, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_unread(self) -> int:
+        """Count what was not read, or not as it stands."""
+        return sum(each.count for each in self.troubles if each.kind in UNREAD)
 
 
 class Interval(Struct, frozen=True):

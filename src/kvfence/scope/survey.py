@@ -24,6 +24,8 @@ BODY_SLACK = 4096
 TIME_MIN, TIME_MAX = datetime.fromisoformat("2020-01-01"), datetime.fromisoformat("2096-01-01")
 NOT_ANSWERED = (400, 599)
 BROKEN_OFF = 499
+TURNED_AWAY = (400, 498)
+TIMED_OUT = 408
 FAILED = 500
 LONG_ROWS_MAX = 3_000_000
 """With more long rows only those over some pool are kept."""
@@ -76,6 +78,12 @@ def was_refused(source: Any) -> Value:
     status = source["status"]
     midway = ((status >= FAILED) & (source["completion_tokens"] > 1)).fill_null(False)
     return (status.between(*NOT_ANSWERED) & (status != BROKEN_OFF)).fill_null(False) & ~midway
+
+
+def never_ran(source: Any) -> Value:
+    """Tell whether the status says that nothing was computed and there were no pages; what failed may have had some."""
+    status = source["status"]
+    return (status.between(*TURNED_AWAY) & (status != TIMED_OUT)).fill_null(False)
 
 
 def plain_reason(source: Any, bounds: Bounds) -> Value:

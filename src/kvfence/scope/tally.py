@@ -12,7 +12,7 @@ from kvfence.scope.classes import class_of
 from kvfence.scope.exclusions import Exclusions
 from kvfence.scope.relation import CLASS_OF_REASON, CLASSIFIED_COLUMNS, Class
 from kvfence.scope.store import Store
-from kvfence.scope.survey import SAYS_NOTHING, Bounds, Survey, clean, is_lost, plain_reason
+from kvfence.scope.survey import SAYS_NOTHING, Bounds, Survey, clean, is_lost, never_ran, plain_reason
 from kvfence.scope.values import Value
 
 _EXCLUDED_AS = {
@@ -83,7 +83,7 @@ def with_victims(store: Store, one_each: Any, found: Any, bounds: Bounds) -> tup
     known = known.drop("one_right").mutate(victim_of=known["hits"].fill_null(0))
     untold = known["class"] == str(Class.UNKNOWN)
     is_victim = (known["victim_of"] > 0) & ((known["class"] == str(Class.CLEAR)) | untold)
-    is_victim = is_victim & (known["reason"] != "refused")
+    is_victim = is_victim & ~never_ran(known)
     known = known.mutate(
         besides=ibis.ifelse(is_victim & untold, known["reason"], ibis.null("string")),
         reason=ibis.ifelse(is_victim, "in_read_window", known["reason"]),

@@ -18,7 +18,7 @@ from kvfence.scope.merging import row_key
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
 from kvfence.scope.spots import Spot, name_of, spots_that_fit
 from kvfence.scope.store import Store
-from kvfence.scope.survey import clean, length_of, was_refused
+from kvfence.scope.survey import clean, length_of, never_ran
 from kvfence.scope.values import Value
 
 HORIZON_S = 3600
@@ -207,7 +207,7 @@ def _pull(
     else:
         minutes = store.keep("minutes", minutes_of_spots.select("minute").distinct())
         near = _with_minute(_near(source, ranges)).semi_join(minutes, "minute")
-    named = near.filter(~was_refused(near)).mutate(spot=name_of(near), finished=_finished(near))
+    named = near.filter(~never_ran(near)).mutate(spot=name_of(near), finished=_finished(near))
     chosen = store.keep(
         "finished_near", named.semi_join(minutes_of_spots, ["minute", "spot"]), "looking for possible victims"
     )

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from kvfence.core.errors import EvidenceError, SettingsError
 from kvfence.scope.account import answer
-from kvfence.scope.relation import Duplicates
+from kvfence.scope.relation import Duplicates, Reading, Trouble
 from kvfence.scope.report.document import AccountLine, Behaviour, Document, Ids, Period, Tally, Told
 from kvfence.scope.report.pseudonyms import Pseudonyms, read_key, read_or_make_key
 
@@ -72,6 +72,14 @@ def test_unknown_is_never_told_as_unaffected() -> None:
         assert found.verdict == "unknown"
         assert "cannot" in found.letter
     assert "carries no account" in nameless.letter
+
+
+def test_lines_that_were_not_read_clear_nobody() -> None:
+    """A line that nobody could read may have been this account's."""
+    unread = Reading("a.log", "JSON lines", troubles=(Trouble("not_json", 2), Trouble("no_zone", 7)))
+    found = answer(structs.replace(document(CLEAR), readings=(unread,)), "calm", None)
+    assert found.verdict == "unknown"
+    assert "2 lines of our logs could not be read" in found.letter
 
 
 def test_an_account_that_was_never_seen_is_told_so() -> None:

@@ -24,6 +24,7 @@ def to_html(document: Document) -> str:
         accounts_more=max(len(_with_findings(document)) - ACCOUNTS_SHOWN, 0),
         heights={"lengths": charts.LENGTHS_HEIGHT, "days": charts.DAYS_HEIGHT, "base": charts.BASE_HEIGHT},
         ids_shown=IDS_SHOWN,
+        unread=sum(each.num_unread for each in document.readings),
     )
 
 

@@ -59,6 +59,8 @@ def below(document: Document) -> Iterator[str]:
     yield from (cell(sentence) for sentence in document.behaviour.words)
     if document.unknown:
         yield f"{document.unknown:,} requests are UNKNOWN, which is not CLEAR: the reasons say what they lack."
+    if unread := sum(each.num_unread for each in document.readings):
+        yield f"{unread:,} lines or files were not read, or not as they stand: each may hold anybody's request."
     merged = document.duplicates
     if merged.same or merged.retried or merged.reused:
         yield (
