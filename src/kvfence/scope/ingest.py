@@ -84,7 +84,8 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
     for name in named:
         files.setdefault(os.path.realpath(name) if name != "-" else name, name)
     names = list(files.values())
-    again = [read_already(name, files[os.path.realpath(name)]) for name in named if name not in names]
+    kept = set(names)
+    again = [read_already(name, files[os.path.realpath(name)]) for name in named if name not in kept]
     store.size = sum(Path(name).stat().st_size for name in names if Path(name).exists())
     staged, parquet = [], {}
     done = 0
