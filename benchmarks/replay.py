@@ -11,16 +11,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from kvfence.core.ids import AttemptId, Incarnation, RequestId, TenantId
+from kvfence.core.ids import AttemptId, RequestId, TenantId
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.events import Event
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.step import Node, Step
 from kvfence.prove.replay import replay
 from kvfence.sim.process import Setup
+from kvfence.sim.recording import Recording
 from kvfence.sim.workload import SimRequest
 from kvfence.sim.world import World
-from kvfence.trace.recorder import Recorder, TraceFile
 
 BATCH = 32
 PAGE_SIZE = 16
@@ -29,31 +29,16 @@ BOUND = 20_000
 """Steps a second that replay must reach."""
 
 
-class Folder:
-    """A stepper that records every life into a trace of its own."""
+class Watched(Recording):
+    """Records, and keeps how many attempts were open at once."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.recorders: dict[Incarnation, Recorder] = {}
-        self.open_max = 0
-        self._clock = itertools.count()
+    open_max = 0
 
     def __call__(self, rules: Rules, node: Node, event: Event) -> Step:
         """Step and record."""
-        life = node.lives.incarnation
-        if life not in self.recorders:
-            role = type(node).__name__.removesuffix("Node").lower()
-            sink = TraceFile(self.path / f"{role}-{life[-8:]}.ndjson", 1 << 34)
-            self.recorders[life] = Recorder(sink, lambda: next(self._clock))
-            self.recorders[life].begin(rules, role, node)
-        result = self.recorders[life].step(rules, node, event)
+        result = super().__call__(rules, node, event)
         self.open_max = max(self.open_max, len(result.node.handoffs))
         return result
-
-    def close(self) -> None:
-        """End every trace."""
-        for recorder in self.recorders.values():
-            recorder.close()
 
 
 def record(folder: Path, num_open: int, num_requests: int) -> int:
@@ -62,7 +47,7 @@ def record(folder: Path, num_open: int, num_requests: int) -> int:
     capacity = Capacity(PAGE_SIZE, PROMPT + ANSWER, pages, pages)
     setup = Setup(Rules.all(), capacity, batch_pages_max=8, chunk_pages=8, concurrency=num_open, checked=False)
     requests = [SimRequest(RequestId(f"r{n}"), TenantId("t"), PROMPT, ANSWER) for n in range(num_requests)]
-    recording = Folder(folder)
+    recording = Watched(folder)
     world = World(setup, requests, recording)
     world.around.some = _first  # type: ignore[method-assign]
     for number in itertools.count():

@@ -1,52 +1,23 @@
 """Traces of simulated runs, one for each life, and what spoils them."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 from kvfence.core.errors import KvfenceError
-from kvfence.core.ids import Incarnation
 from kvfence.driver.loop import Stepper
-from kvfence.protocol.events import Event
 from kvfence.protocol.guards import Rules
-from kvfence.protocol.step import Node, Step
 from kvfence.prove.replay import Ruling, replay
 from kvfence.sim.campaign import world_of
 from kvfence.sim.faults import EVERYTHING, Faults
+from kvfence.sim.recording import Recording
 from kvfence.sim.world import World
 from kvfence.trace.record import sealed_line
-from kvfence.trace.recorder import Recorder, TraceFile
-
-
-class Folder:
-    """A stepper that records every life into a trace of its own."""
-
-    def __init__(self, path: Path, bytes_max: int = 1 << 30) -> None:
-        self.path = path
-        self.recorders: dict[Incarnation, Recorder] = {}
-        self._bytes_max = bytes_max
-        self._clock = itertools.count()
-
-    def __call__(self, rules: Rules, node: Node, event: Event) -> Step:
-        life = node.lives.incarnation
-        if life not in self.recorders:
-            role = type(node).__name__.removesuffix("Node").lower()
-            sink = TraceFile(self.path / f"{role}-{int(life, 16)}.ndjson", self._bytes_max)
-            self.recorders[life] = Recorder(sink, lambda: next(self._clock))
-            self.recorders[life].begin(rules, role, node)
-        return self.recorders[life].step(rules, node, event)
-
-    def close(self) -> list[Path]:
-        """End every trace; give them all."""
-        for recorder in self.recorders.values():
-            recorder.close()
-        return sorted(self.path.glob("*.ndjson"))
 
 
 def record(folder: Path, build: Callable[[Stepper], World], bytes_max: int = 1 << 30) -> list[Path]:
     """Run a world to its end, or to what its nodes or ledgers refuse, and give its traces."""
     folder.mkdir(exist_ok=True)
-    recording = Folder(folder, bytes_max)
+    recording = Recording(folder, bytes_max)
     try:
         build(recording).run()
     except KvfenceError:

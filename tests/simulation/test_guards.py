@@ -3,7 +3,7 @@
 import pytest
 
 from kvfence.protocol.guards import GUARDS, Rules
-from tests.simulation.guard_cases import CASES, SHARED, Case, first_harm
+from kvfence.sim.cases import CASES, SHARED, Case, first_harm
 
 
 def test_every_guard_has_its_case() -> None:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from kvfence.driver.loop import Rewrite
 from kvfence.driver.prefix import PrefixIndex
 from kvfence.protocol.admission import Capacity, prefill_fit
-from kvfence.protocol.events import Event, Received
-from kvfence.protocol.messages import Dispatch, EndReason, Failed
+from kvfence.protocol.events import BatchEnded, Event, FloorMoved, Received
+from kvfence.protocol.messages import Commit, Dispatch, EndReason, Failed
 
 INCIDENT_LACKS = (
     "fits@gateway",
@@ -79,3 +79,20 @@ class UnsaltedIndex(PrefixIndex):
         """Give the keys of a prompt's full pages, whoever asks."""
         del salt
         return super().keys("", blocks)
+
+
+def failed_post_counts(event: Event) -> Event:
+    """Count a post that failed as one that landed.
+
+    Source: completions that are counted and not proven (M12).
+    """
+    if isinstance(event, BatchEnded) and not event.success:
+        return replace(event, success=True)
+    return event
+
+
+def commit_ignored(event: Event) -> Event:
+    """Never hear that decode took the pages: the completion is filtered, or goes to another id (M14)."""
+    if isinstance(event, Received) and isinstance(event.envelope.message, Commit):
+        return FloorMoved(event.envelope.sender, 0)  # which changes nothing
+    return event

@@ -21,7 +21,7 @@ from kvfence.protocol.guards import Rules
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.touched import named
-from kvfence.prove.lines import line_of
+from kvfence.trace.lines import line_of
 
 
 def allowed_instead(rules: Rules, node: Node, event: Event) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.touched import broken_in_part, changed, named
 from kvfence.prove.allowed import allowed_instead
 from kvfence.prove.crossing import Crossing
-from kvfence.prove.lines import line_of
+from kvfence.trace.lines import line_of
 from kvfence.trace.record import TraceHeader, TraceStep, begun
 
 WINDOW_MIN, WINDOW_MAX = 1024, 8192

@@ -22,16 +22,33 @@ WIDE = replace(CAPACITY, prefill_pages=9, decode_pages=14)
 NUM_REQUESTS = 8
 
 
-class Campaign(Struct, frozen=True):
+class Campaign(Struct):
     """What many runs showed.
 
     ``broken``: by property, the seeds at which it failed. ``reached``: how many runs reached each *sometimes*.
+    ``happened``: how often each kind of thing did, faults among them. ``decisions``: how often each guard gave each
+    answer, as (guard, place, answer).
     """
 
-    num_runs: int
-    num_steps: int
-    broken: dict[str, tuple[int, ...]]
-    reached: dict[str, int]
+    num_runs: int = 0
+    num_steps: int = 0
+    broken: dict[str, tuple[int, ...]] = {}
+    reached: dict[str, int] = {}
+    happened: dict[str, int] = {}
+    decisions: dict[tuple[str, str, str], int] = {}
+
+    def add(self, seed: int, world: World) -> None:
+        """Count one run that has come to its end."""
+        self.num_runs += 1
+        self.num_steps += world.num_steps
+        for name in world.broken:
+            self.broken[name] = (*self.broken.get(name, ()), seed)
+        for name in world.reached:
+            self.reached[name] = self.reached.get(name, 0) + 1
+        for kind, count in world.around.happened.items():
+            self.happened[kind] = self.happened.get(kind, 0) + count
+        for key, count in world.decisions.items():
+            self.decisions[key] = self.decisions.get(key, 0) + count
 
 
 def draw_faults(rng: Random, faults: Faults) -> Faults:
@@ -60,15 +77,7 @@ def world_of(seed: int, rules: Rules, faults: Faults = EVERYTHING, num_workers: 
 
 def run(seeds: Iterable[int], rules: Rules, faults: Faults = EVERYTHING, num_workers: int = 1) -> Campaign:
     """Run every seed to rest."""
-    broken: dict[str, tuple[int, ...]] = {}
-    reached: dict[str, int] = {}
-    num_runs = num_steps = 0
+    campaign = Campaign()
     for seed in seeds:
-        world = world_of(seed, rules, faults, num_workers).run()
-        num_runs += 1
-        num_steps += world.num_steps
-        for name in world.broken:
-            broken[name] = (*broken.get(name, ()), seed)
-        for name in world.reached:
-            reached[name] = reached.get(name, 0) + 1
-    return Campaign(num_runs, num_steps, broken, reached)
+        campaign.add(seed, world_of(seed, rules, faults, num_workers).run())
+    return campaign

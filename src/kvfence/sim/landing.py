@@ -36,10 +36,14 @@ class Landing:
             return
         write.drawn = True
         write.corrupt = rng.random() < faults.corrupt
+        if write.corrupt:
+            self.around.note("corrupt")
         if rng.random() < faults.tear and self.around.setup.fence is not Fence.AT_RECEIPT:
             write.stops_at = rng.randrange(PARTS)
+            self.around.note("tear")
         if rng.random() < faults.misdirect:
             write.misdirected = True
+            self.around.note("misdirect")
             in_use = sorted({row.page for sequence in decode.sequences.values() for row in sequence.rows})
             write.target.page = rng.choice(in_use or range(len(decode.memory)))
 

@@ -3,7 +3,6 @@
 Not for: what a role does with commands (``prefill.py``, ``decode.py``, ``gateway.py``).
 """
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ from kvfence.protocol.transitions import Fence
 from kvfence.sim.faults import NONE, Faults
 from kvfence.sim.memory import PageWrite, Written
 from kvfence.sim.oracle import Oracle, PageRead
+from kvfence.sim.tape import Choice, Tape
 from kvfence.sim.workload import SimRequest
 
 N = TypeVar("N", DecodeNode, PrefillNode, GatewayNode)
@@ -41,7 +41,7 @@ class Setup(Struct, frozen=True):
     ``rewrites``: mistakes of the prefill engine (``driver/mutants.py``).
     ``engine_pages``: what the prefill engine takes of one prompt where that is less than its pool, unknown to others.
     ``prefix_reuse``: prompts that begin alike share pages within a tenant.
-    ``checked``: check every property after every step.
+    ``checked``: check every property after every step. ``choices``: play these and draw none.
     """
 
     rules: Rules
@@ -58,6 +58,7 @@ class Setup(Struct, frozen=True):
     num_decode: int = 1
     prefix_reuse: bool = False
     checked: bool = True
+    choices: tuple[Choice, ...] | None = None
 
 
 class Action(NamedTuple):
@@ -72,13 +73,14 @@ class Surroundings:
 
     Holds:
         ``asked``: the request behind every attempt, as prompts travel beside Dispatch.
-        ``calm``: nothing goes wrong any more; the run comes to rest.
+        ``calm``: nothing goes wrong any more; the run comes to rest. ``happened``: how often each kind of thing did.
         ``first_reads``: what prefill computed an attempt's first token from, as it travels with Sent.
     """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.rng = random.Random(setup.seed) if setup.seed is not None else None
+        self.rng = Tape(setup.seed, setup.choices) if setup.seed is not None else None
+        self.happened: dict[str, int] = {}
         self.asked: dict[AttemptId, SimRequest] = {}
         self.first_reads: dict[AttemptId, tuple[PageRead, ...]] = {}
         self.calm = False
@@ -86,6 +88,10 @@ class Surroundings:
         self.writes: list[PageWrite] = []
         self.stray_writes: list[str] = []
         self.stale_slots: list[str] = []
+
+    def note(self, kind: str) -> None:
+        """Count something that happened."""
+        self.happened[kind] = self.happened.get(kind, 0) + 1
 
     def some(self, items: list[AttemptId]) -> list[AttemptId]:
         """Give all, or with a seed a drawn part that is not empty."""

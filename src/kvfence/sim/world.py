@@ -18,6 +18,7 @@ from kvfence.protocol.admission import fits
 from kvfence.protocol.events import Event, Resend
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.messages import EndReason
+from kvfence.protocol.relevance import kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.cluster import Cluster
@@ -50,7 +51,7 @@ class World:
 
     Holds:
         ``answers``: by request. ``broken``: by property, the step at which it first failed.
-        ``reached``: the *sometimes* properties that happened.
+        ``reached``: the *sometimes* properties that happened. ``decisions``: how often each guard gave each answer.
     """
 
     def __init__(self, setup: Setup, requests: Iterable[SimRequest], stepper: Stepper = step) -> None:
@@ -62,6 +63,7 @@ class World:
         self.misfits: set[RequestId] = set()
         self.broken: dict[str, int] = {}
         self.reached: set[str] = set()
+        self.decisions: dict[tuple[str, str, str], int] = {}
         self.num_steps = 0
         self._requests: dict[RequestId, SimRequest] = {}
         self._stepper = stepper
@@ -131,8 +133,8 @@ class World:
 
     # ---- running ----
 
-    def run(self) -> "World":
-        """Run until nothing is left to happen."""
+    def run(self, stop_at: str = "") -> "World":
+        """Run until nothing is left to happen, or a property of this name breaks."""
         rng = self.around.rng
         for _ in range(ACTIONS_MAX):
             work = list(self._work())
@@ -142,7 +144,9 @@ class World:
                 self._do(work[0])
                 continue
             actions = [*work, *self._mishaps.actions()]
-            self._do(rng.choices(actions, [self._weight(action.kind) for action in actions])[0])
+            self._do(rng.choose(actions, [self._weight(action.kind) for action in actions]))
+            if stop_at in self.broken:
+                return self
         self._rest()
         self._check(at_rest=True)
         return self
@@ -164,6 +168,7 @@ class World:
         return self._weights[kind]
 
     def _do(self, action: Action) -> None:
+        self.around.note(action.kind)
         action.run()
         self._check()
 
@@ -171,11 +176,23 @@ class World:
         self.num_steps += 1
         result = self._stepper(rules, node, event)
         if self.setup.checked:
-            taken = properties.Taken(node, event, result)
-            self.reached.update(properties.reached_by(taken))
-            for name in properties.broken_by(taken):
-                self.broken.setdefault(name, self.num_steps)
+            self._judge(properties.Taken(node, event, result))
         return result
+
+    def _judge(self, taken: properties.Taken) -> None:
+        for decision in taken.step.decisions:
+            key = (decision.guard, decision.place, decision.answer)
+            self.decisions[key] = self.decisions.get(key, 0) + 1
+        if taken.step.node is taken.before and not taken.step.commands:
+            return
+        after, asked = taken.step.node, relevant_to(type(taken.step.node), kinds_of(taken))
+        self.reached.update(p.name for p in asked.sometimes if p.holds(taken))
+        for each in asked.nodes:
+            if not each.holds(after):
+                self.broken.setdefault(each.name, self.num_steps)
+        for about in asked.steps:
+            if not about.holds(taken):
+                self.broken.setdefault(about.name, self.num_steps)
 
     def _check(self, *, at_rest: bool = False) -> None:
         if self.setup.checked:

@@ -10,8 +10,8 @@ from kvfence.protocol.relevance import _NODES, _STEPS, kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
 from kvfence.protocol.touched import WHOLE, broken_in_part, changed, named
 from kvfence.sim.campaign import world_of
+from kvfence.sim.cases import CASES, SHARED, Case, world_of_case
 from kvfence.sim.world import World
-from tests.simulation.guard_cases import CASES, SHARED, Case, world_of_case
 
 
 class Compared:

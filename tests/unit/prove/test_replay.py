@@ -9,12 +9,12 @@ from kvfence.driver.mutants import INCIDENT_LACKS, placeholder_on_refusal
 from kvfence.protocol.guards import Rules
 from kvfence.prove.replay import Ruling, replay
 from kvfence.sim.campaign import NUM_REQUESTS
+from kvfence.sim.cases import CASES, CRAMPED, world_of_case
 from kvfence.sim.faults import EVERYTHING, Faults
 from kvfence.sim.process import Setup
 from kvfence.sim.workload import draw_requests
 from kvfence.sim.world import World
 from tests.recorded import bodies, record, record_seed, resealed
-from tests.simulation.guard_cases import CASES, CRAMPED, world_of_case
 
 HONEST = Faults(**{**{f: getattr(EVERYTHING, f) for f in Faults.__struct_fields__}, "confuse": 0.0})
 """Every fault but the one in which a message comes under a name that nobody gave it."""

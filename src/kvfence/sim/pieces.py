@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from kvfence.core.errors import LocalProtocolError
 from kvfence.core.ids import RequestId, TenantId
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Rules
@@ -25,7 +26,7 @@ def until(world: World, reached: Callable[[], bool]) -> None:
         if reached():
             return
         world.advance()
-    raise AssertionError("the course was not reached")
+    raise LocalProtocolError("the course was not reached")
 
 
 def stray_in_pieces(rules: Rules) -> World:

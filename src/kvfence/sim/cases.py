@@ -1,4 +1,7 @@
-"""Under which fault the removal of each guard shows, and as what."""
+"""Under which fault the removal of each guard shows, and as what.
+
+Not for: running many of them (``judge.py``).
+"""
 
 from collections.abc import Callable
 from random import Random
@@ -6,7 +9,6 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvfence.core.errors import KvfenceError
 from kvfence.driver.loop import Rewrite, Stepper
 from kvfence.driver.mutants import placeholder_on_refusal
 from kvfence.protocol.admission import Capacity
@@ -15,19 +17,17 @@ from kvfence.protocol.step import step
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.campaign import WIDE
 from kvfence.sim.faults import Faults
+from kvfence.sim.pieces import stray_in_pieces
 from kvfence.sim.process import Setup
+from kvfence.sim.shrink import finish
 from kvfence.sim.workload import draw_families, draw_requests
 from kvfence.sim.world import World
-from tests.simulation.pieces import stray_in_pieces
 
 ROOMY = Capacity(page_size=4, context_tokens=24, prefill_pages=6, decode_pages=9)
 """Every request that fits the context fits both pools."""
 
 CRAMPED = Capacity(page_size=4, context_tokens=24, prefill_pages=3, decode_pages=9)
 """The incident's mistake: prefill's pool is smaller than the context."""
-
-REFUSED = "an event was refused"
-"""A page move or event so wrong that the ledger or the node refused it."""
 
 
 class Case(Struct, frozen=True):
@@ -129,15 +129,6 @@ def world_of_case(case: Case, rules: Rules, seed: int, stepper: Stepper = step) 
     )
     requests = draw_requests(Random(seed), 8, 24)
     return World(setup, draw_families(Random(seed), requests) if case.reuse else requests, stepper)
-
-
-def finish(world: World) -> World:
-    """Run a world to its end; an event that its nodes or ledgers refuse ends it as broken."""
-    try:
-        world.run()
-    except KvfenceError:
-        world.broken[REFUSED] = world.num_steps
-    return world
 
 
 def first_harm(case: Case, rules: Rules) -> int | None:

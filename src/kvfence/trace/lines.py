@@ -12,10 +12,10 @@ SHOWN_MAX = 6
 
 
 def line_of(value: Any) -> str:
-    """Give a value's kind and fields; lives are cut to their first eight digits."""
+    """Give a value's kind and fields; lives are cut to eight digits."""
     match value:
         case AttemptId():
-            return str(value)
+            return f"{line_of(value.gateway)}/{value.counter}"
         case Struct():
             names = (name for name in value.__struct_fields__ if getattr(value, name) not in (None, "", ()))
             fields = ", ".join(f"{name}={line_of(getattr(value, name))}" for name in names)
@@ -26,5 +26,5 @@ def line_of(value: Any) -> str:
             more = [f"and {len(value) - SHOWN_MAX} more"] if len(value) > SHOWN_MAX else []
             return "[" + ", ".join([*map(line_of, value[:SHOWN_MAX]), *more]) + "]"
         case str() if len(value) == 32:
-            return value[:8]
+            return value.lstrip("0")[:8] or "former life"
     return str(value)
