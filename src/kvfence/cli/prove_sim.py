@@ -3,6 +3,7 @@
 Shows what was found. Not for: running (``kvfence.sim``).
 """
 
+import importlib.util
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,6 +49,10 @@ def sim(
     mutant: Annotated[str, typer.Option("--mutant", metavar="NAME", help="Plant a known mistake; ?: name them.")] = "",
     shrink: Annotated[bool, typer.Option("--shrink", help="Make the first failing run short and tell it.")] = False,
     judge: Annotated[bool, typer.Option("--judge", help="Plant every known mistake; how soon is each found?")] = False,
+    real: Annotated[
+        bool | None,
+        typer.Option("--bytes/--symbols", help="Records of bytes, sealed and compared; default where numpy is."),
+    ] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="With --seed: write every node's trace there.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -62,15 +67,16 @@ def sim(
         raise SettingsError(["--trace writes one run's traces: name its --seed"])
     began = time.process_time()
     chosen = _chosen(runs, seed, seeds)
-    build = _builder(without or [], mutant)
+    build = _builder(without or [], mutant, real=_has_numpy() if real is None else real)
     if trace is not None and seed is not None:
         _record(build(seed), trace)
     campaign, failed = _run(chosen, build, minutes)
     found = _shrink(build(failed[0]), failed[1]) if shrink and failed else None
     seconds = time.process_time() - began
     if json:
-        print_json(_document(campaign, failed, found, seconds))
+        print_json({"pages": "bytes" if build.real else "symbols", **_document(campaign, failed, found, seconds)})
     else:
+        console(stderr=False).print(f"Pages are {'records of bytes' if build.real else 'symbols'}.")
         _show(campaign, found, seconds)
     raise typer.Exit(ExitCode.FOUND if campaign.broken else ExitCode.NOTHING_FOUND)
 
@@ -89,19 +95,28 @@ def _chosen(runs: int, seed: int | None, seeds: str) -> Iterable[int]:
 class _Builder:
     """Builds the world of a seed: under every fault, or with one mistake planted."""
 
-    def __init__(self, rules: "Rules", planted: "Mutant | None") -> None:
-        self.rules, self.planted = rules, planted
+    def __init__(self, rules: "Rules", planted: "Mutant | None", *, real: bool) -> None:
+        self.rules, self.planted, self.real = rules, planted, real
 
     def __call__(self, seed: int) -> "World":
+        from msgspec.structs import replace
+
         from kvfence.sim.campaign import world_of
         from kvfence.sim.cases import world_of_case
+        from kvfence.sim.world import World
 
         if self.planted is not None:
-            return world_of_case(self.planted.case, self.planted.rules, seed)
-        return world_of(seed, self.rules)
+            drawn = world_of_case(self.planted.case, self.planted.rules, seed)
+        else:
+            drawn = world_of(seed, self.rules)
+        return World(replace(drawn.setup, real=True), drawn.waiting) if self.real else drawn
 
 
-def _builder(without: list[str], mutant: str) -> _Builder:
+def _has_numpy() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("numpy", "xxhash", "psutil"))
+
+
+def _builder(without: list[str], mutant: str, *, real: bool) -> _Builder:
     from kvfence.protocol.guards import ASKED, GUARDS, Rules
     from kvfence.sim.judge import mutants
 
@@ -111,7 +126,7 @@ def _builder(without: list[str], mutant: str) -> _Builder:
     if mutant and (mutant not in known or without):
         why = "does not go with --without" if mutant in known else f"the mutants are {', '.join(known)}"
         raise SettingsError([f"--mutant {mutant}: {why}"])
-    return _Builder(Rules.without(*without) if without else Rules.all(), known.get(mutant))
+    return _Builder(Rules.without(*without) if without else Rules.all(), known.get(mutant), real=real)
 
 
 def _run(seeds: Iterable[int], build: _Builder, minutes: float) -> "tuple[Campaign, tuple[int, str] | None]":

@@ -20,7 +20,7 @@ from kvfence.protocol.transitions import Fence
 from kvfence.sim.decode import Decode
 from kvfence.sim.gateway import Gateway, Outside
 from kvfence.sim.landing import Landing
-from kvfence.sim.memory import CORRUPT, HALVES, Cell, Memory, PageWrite, Target
+from kvfence.sim.memory import CORRUPT, HALVES, Cell, PageWrite, Target
 from kvfence.sim.network import Flight, Network
 from kvfence.sim.prefill import Prefill
 from kvfence.sim.process import DRIFTED, LAYOUT, Surroundings
@@ -38,7 +38,7 @@ class Cluster:
         self.around = around
         self.network = Network()
         self.landing = Landing(around)
-        self.memories = [Memory(around.setup.capacity.decode_pages) for _ in range(around.setup.num_decode)]
+        self.memories = [around.new_memory(around.setup.capacity.decode_pages) for _ in range(around.setup.num_decode)]
         self.dying: list[Prefill] = []
         self._stepper = stepper
         self._finish = finish
@@ -134,7 +134,7 @@ class Cluster:
 
     def send(self, sender: Incarnation, to: Incarnation, message: Message) -> None:
         """Put a message on its way to the place that ``to`` has or had."""
-        self.network.send(self._addresses[to], Envelope(sender, to, message))
+        self.network.send(self._addresses[to], self.around.through_wire(Envelope(sender, to, message)))
 
     def deliver(self, flight: Flight) -> None:
         """Hand a message to whoever lives at its address now."""

@@ -15,7 +15,6 @@ from kvfence.protocol.messages import EndReason, Grant
 from kvfence.protocol.transitions import DecodePhase
 from kvfence.sim.memory import Memory, PagePicture
 from kvfence.sim.oracle import PageRead
-from kvfence.sim.prefill import digest_of
 from kvfence.sim.process import Action, Process, SendTo, Surroundings
 
 
@@ -109,18 +108,10 @@ class Decode(Process[DecodeNode]):
     def verify(self, attempt: AttemptId) -> None:
         """Compare heads, tails and digests with the manifest, and report."""
         command = self.verifying.pop(attempt)
-        bad, stamps, sound = [], [], True
-        for index, page in enumerate(command.pages):
-            cell, origin = self.memory[page], command.manifest.origin_tag(index)
-            stamp = cell.tail
-            if stamp is None or origin is None or cell.head != origin or stamp.origin != origin:
-                bad.append(page)
-            sound = sound and stamp is not None and cell.digest() == stamp.digest
-            stamps += [stamp] if stamp is not None else []
-        sound = sound and digest_of(stamps) == command.manifest.digest
         handoff = self.loop.node.handoffs[attempt]
+        found = self.memory.verify(command.pages, command.manifest, handoff.num_tokens)
         finished = EndReason.LENGTH if handoff.max_tokens == 1 else None
-        self.loop.feed(Verified(attempt, tuple(bad), sound, finished))
+        self.loop.feed(Verified(attempt, found.bad, found.sound, finished))
 
     def _adopt(self, command: Adopt) -> None:
         handoff = self.loop.node.handoffs[command.attempt]
@@ -174,7 +165,7 @@ class Decode(Process[DecodeNode]):
         return sequence.rows[: self._position(sequence) + 1]
 
     def _bad(self, sequence: Sequence) -> set[int]:
-        return {row.page for row in self._used(sequence) if self.memory[row.page].head != row.expected}
+        return self.memory.mismatches([(row.page, row.expected) for row in self._used(sequence)])
 
     def read_pass(self, pass_id: PassId) -> None:
         """Write the new token's keys and values, then read every page: what the token is computed from."""

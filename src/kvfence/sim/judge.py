@@ -20,7 +20,7 @@ from kvfence.sim.faults import Faults
 FIRST_HIT_MAX = 20_000
 """Runs within which every mutant must be found."""
 
-RATE_RUNS = 40
+RATE_RUNS = 20
 """Runs after which a mutant's rate is told, whether it was found or not."""
 
 

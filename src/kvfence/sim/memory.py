@@ -4,11 +4,13 @@ Not for: deciding anything. A cell says what a page holds; nobody here asks whet
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, BatchId, Incarnation, RequestId, SessionId, TenantId
+from kvfence.core.manifest import Manifest
 from kvfence.core.tags import PageStamp, PageTag
 
 HALVES = 2
@@ -57,6 +59,19 @@ class Cell:
             self.slack = None
         self.body = [written] * HALVES
 
+    def seal(self, tag: PageTag, num_tokens: int, *, zero: bool) -> bool:
+        """Zero the unused slots, stamp what is there, and say whether nothing stale lies in them."""
+        if zero:
+            self.slack = None
+        self.tail = PageStamp(tag, num_tokens, self.digest())
+        return self.slack is None
+
+    def frozen(self) -> "Cell":
+        """Give a copy of the page as it is now."""
+        copy = Cell()
+        copy.head, copy.body, copy.slack, copy.tail = self.head, list(self.body), self.slack, self.tail
+        return copy
+
     def land(self, part: int, source: "Cell", *, corrupt: bool) -> None:
         """Take one part of a write from the page it is read from now."""
         if part == 0:
@@ -80,6 +95,34 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self.cells)
+
+    def mismatches(self, expected: Sequence[tuple[int, PageTag | None]]) -> set[int]:
+        """Give the pages whose heads are not the expected ones."""
+        return {page for page, tag in expected if self.cells[page].head != tag}
+
+    def verify(self, pages: Sequence[int], manifest: Manifest, num_tokens: int) -> "Verdict":
+        """Compare heads, tails and digests with what was promised."""
+        del num_tokens  # the manifest's digest covers it
+        bad, stamps, sound = [], [], True
+        for index, page in enumerate(pages):
+            cell, origin = self.cells[page], manifest.origin_tag(index)
+            stamp = cell.tail
+            if stamp is None or origin is None or cell.head != origin or stamp.origin != origin:
+                bad.append(page)
+            sound = sound and stamp is not None and cell.digest() == stamp.digest
+            stamps += [stamp] if stamp is not None else []
+        return Verdict(tuple(bad), sound and self.digest_of(stamps) == manifest.digest)
+
+    def digest_of(self, stamps: Sequence[PageStamp]) -> str:
+        """Give one digest over the ordered stamps."""
+        return hashlib.blake2b(repr(list(stamps)).encode(), digest_size=16).hexdigest()
+
+
+class Verdict(Struct, frozen=True):
+    """What a verification found. ``bad``: pages whose head or tail is another's. ``sound``: digests are as promised."""
+
+    bad: tuple[int, ...]
+    sound: bool
 
 
 class PageWrite:

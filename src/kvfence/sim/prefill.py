@@ -1,12 +1,11 @@
 """What a prefill worker does, with symbols for bytes: computes chunks, seals pages, posts them."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from kvfence.core.ids import FORMER_LIFE, AttemptId, BatchId, PassId, SessionId
-from kvfence.core.tags import PageStamp, PageTag
+from kvfence.core.tags import PageTag
 from kvfence.driver.loop import Stepper
 from kvfence.driver.mutants import UnsaltedIndex
 from kvfence.driver.prefix import PrefixIndex
@@ -16,7 +15,7 @@ from kvfence.protocol.lots import Lot
 from kvfence.protocol.messages import Commit, Dispatch, EndReason, Envelope
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.transitions import PageMove, PrefillPhase
-from kvfence.sim.memory import CORRUPT, HALVES, Cell, Memory, PageWrite, Target
+from kvfence.sim.memory import CORRUPT, HALVES, PageWrite, Target
 from kvfence.sim.oracle import PageRead
 from kvfence.sim.process import Action, Process, SendTo, Surroundings
 
@@ -49,7 +48,7 @@ class Prefill(Process[PrefillNode]):
 
     def __init__(self, around: Surroundings, node: PrefillNode, send: SendTo, stepper: Stepper) -> None:
         super().__init__(around, node, send, stepper)
-        self.memory = Memory(node.pool.num_pages)
+        self.memory = around.new_memory(node.pool.num_pages)
         self.jobs: dict[AttemptId, Job] = {}
         self.passes: dict[PassId, ChunkPass] = {}
         self.batches: dict[tuple[AttemptId, BatchId], list[PageWrite]] = {}
@@ -143,7 +142,8 @@ class Prefill(Process[PrefillNode]):
         self.loop.feed(PassBegan(pass_id, tuple(attempts)))
 
     def _bad(self, job: Job) -> tuple[int, ...]:
-        return tuple(tag.page for tag in job.tags if self.memory[tag.page].head != tag)
+        bad = self.memory.mismatches([(tag.page, tag) for tag in job.tags])
+        return tuple(tag.page for tag in job.tags if tag.page in bad)
 
     def end_pass(self, pass_id: PassId) -> None:
         """Write the chunks, compare heads again and report."""
@@ -183,15 +183,12 @@ class Prefill(Process[PrefillNode]):
         zeroed = True
         for position in range(job.num_sealed, job.num_computed):
             tag = job.tags[position]
-            cell = self.memory[tag.page]
-            if not self.around.setup.faults.unzeroed:
-                cell.slack = None
-            zeroed = zeroed and cell.slack is None
             num_tokens = min(page_size, job.num_tokens - position * page_size)
-            cell.tail = PageStamp(tag, num_tokens, cell.digest())
+            zero = not self.around.setup.faults.unzeroed
+            zeroed = self.memory[tag.page].seal(tag, num_tokens, zero=zero) and zeroed
         job.num_sealed = job.num_computed
         stamps = [stamp for tag in job.tags[: job.num_sealed] if (stamp := self.memory[tag.page].tail) is not None]
-        self.loop.feed(PagesSealed(attempt, job.num_sealed, zeroed, digest_of(stamps)))
+        self.loop.feed(PagesSealed(attempt, job.num_sealed, zeroed, self.memory.digest_of(stamps)))
 
     # ---- batches
 
@@ -223,7 +220,7 @@ class Prefill(Process[PrefillNode]):
         """Destroy and rebuild the own engine: what it had not read yet, it has read by now."""
         for write in self.around.writes:
             if write.target.writer == self.incarnation:
-                write.source = frozen(write.source)
+                write.source = write.source.frozen()
         for attempt, batch in list(self.batches):
             self.batches.pop((attempt, batch))
             self.loop.feed(BatchEnded(attempt, batch, success=False, source_quiet=True))
@@ -244,15 +241,3 @@ class Prefill(Process[PrefillNode]):
 def _own_lot(node: PrefillNode, attempt: AttemptId) -> Lot | None:
     handoff = node.handoffs.get(attempt)
     return handoff.lot if handoff is not None else None
-
-
-def frozen(cell: Cell) -> Cell:
-    """Give a copy of a page as it is now."""
-    copy = Cell()
-    copy.head, copy.body, copy.slack, copy.tail = cell.head, list(cell.body), cell.slack, cell.tail
-    return copy
-
-
-def digest_of(stamps: list[PageStamp]) -> str:
-    """Give one digest over the ordered stamps."""
-    return hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest()

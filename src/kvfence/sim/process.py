@@ -23,12 +23,15 @@ from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.step import Node
 from kvfence.protocol.transitions import Fence
 from kvfence.sim.faults import NONE, Faults
-from kvfence.sim.memory import PageWrite, Written
+from kvfence.sim.memory import Memory, PageWrite, Written
 from kvfence.sim.oracle import Oracle, PageRead
 from kvfence.sim.tape import Choice, Tape
 from kvfence.sim.workload import SimRequest
+from kvfence.wire.codec import Codec
 
 N = TypeVar("N", DecodeNode, PrefillNode, GatewayNode)
+
+_CODEC = Codec(Envelope)
 
 LAYOUT = "layout"
 DRIFTED = "another layout"
@@ -42,6 +45,7 @@ class Setup(Struct, frozen=True):
     ``engine_pages``: what the prefill engine takes of one prompt where that is less than its pool, unknown to others.
     ``prefix_reuse``: prompts that begin alike share pages within a tenant.
     ``checked``: check every property after every step. ``choices``: play these and draw none.
+    ``real``: pages are records of bytes, sealed and compared by ``kvfence.kv``; messages cross the wire's codec.
     """
 
     rules: Rules
@@ -59,6 +63,7 @@ class Setup(Struct, frozen=True):
     prefix_reuse: bool = False
     checked: bool = True
     choices: tuple[Choice, ...] | None = None
+    real: bool = False
 
 
 class Action(NamedTuple):
@@ -88,6 +93,19 @@ class Surroundings:
         self.writes: list[PageWrite] = []
         self.stray_writes: list[str] = []
         self.stale_slots: list[str] = []
+        self._names: dict[bytes, Written] = {}
+
+    def new_memory(self, num_pages: int) -> Memory:
+        """Make the pages of one pool: symbols, or records of bytes."""
+        if not self.setup.real:
+            return Memory(num_pages)
+        from kvfence.sim.records import RecordMemory
+
+        return RecordMemory(num_pages, self.setup.capacity.page_size, self._names)
+
+    def through_wire(self, envelope: Envelope) -> Envelope:
+        """Give a message as it is after it was encoded and read back."""
+        return _CODEC.decode(_CODEC.encode(envelope)) if self.setup.real else envelope
 
     def note(self, kind: str) -> None:
         """Count something that happened."""

@@ -23,7 +23,7 @@ def test_with_every_guard_nothing_breaks(run: Run) -> None:
 
 def test_a_failing_seed_is_found_and_made_short(run: Run) -> None:
     """1, and a story of few steps and one request that ends where the property breaks."""
-    arguments = ("prove", "sim", "--mutant", "without batch-bound", "--seeds", "0:2", "--shrink", "--json")
+    arguments = ("prove", "sim", "--mutant", "without batch-bound", "--seeds", "0:2", "--shrink", "--symbols", "--json")
     outcome = run(*arguments)
     assert outcome.code == 1
     document = json.loads(outcome.out)
