@@ -277,7 +277,7 @@ def _judge_all(*, json: bool) -> ExitCode:
     else:
         _show_hits(hits)
         for known, why in ELSEWHERE.items():
-            print_note(f"{known} cannot be planted here: {why}")
+            print_note(f"{known} is no mutant here: {why}")
     for name in missed:
         print_error(f"{name}: not found within {FIRST_HIT_MAX:,} runs")
     for name in alarms:

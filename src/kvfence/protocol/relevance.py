@@ -101,14 +101,21 @@ class Relevant(Struct, frozen=True):
 def kinds_of(taken: Taken) -> Kinds:
     """Name what was said and done in a step."""
     event, step = taken.event, taken.step
-    kinds: set[type] = {object, type(event)}
+    kinds: list[type] = [type(event)]
     if isinstance(event, Received):
-        kinds.add(type(event.envelope.message))
-    for command in step.commands:
-        kinds.add(type(command.message if isinstance(command, Send) else command))
-    if not all(decision.holds for decision in step.decisions):
-        kinds.add(Decision)
-    return frozenset(kinds)
+        kinds.append(type(event.envelope.message))
+    kinds += [type(command.message) if isinstance(command, Send) else type(command) for command in step.commands]
+    for decision in step.decisions:
+        if not decision.holds:
+            kinds.append(Decision)
+            break
+    return _joined(tuple(kinds))
+
+
+@lru_cache(4096)
+def _joined(kinds: tuple[type, ...]) -> Kinds:
+    """Join kinds into one set, and the same kinds into the same set: its hash is known then."""
+    return frozenset((object, *kinds))
 
 
 @lru_cache(4096)

@@ -6,7 +6,7 @@ Units: 8 bytes for each message sent and 16 for each received, whatever they hol
 """
 
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -52,20 +52,30 @@ class Crossing:
                     self._send(before.lives.incarnation, command.to, command.message)
             elif isinstance(command, Emit) and isinstance(before, DecodeNode):
                 for attempt in command.attempts:
-                    index = 0 if command.id == FIRST_TOKEN else before.handoffs[attempt].num_emitted
+                    handoff = before.handoffs.get(attempt)
+                    index = 0 if command.id == FIRST_TOKEN or handoff is None else handoff.num_emitted
                     self._send(before.lives.incarnation, attempt, index)
-        for sender, what in _heard(event):
-            source = self._numbers.get(sender)
-            if source is None:
-                self.num_elsewhere += 1
-                continue
-            digest = hash(what) & _ALL_BITS
-            self._received[digest % SHARES].append(digest)
-            self._where[digest % SHARES].append((source << _STEP_BITS | number) << _TRACE_BITS | trace)
+        place = number << _TRACE_BITS | trace
+        if isinstance(event, Received):
+            envelope = event.envelope
+            if not isinstance(envelope.message, Floor):
+                self._receive(place, envelope.sender, envelope.receiver, envelope.message)
+        elif isinstance(event, TokensArrived):
+            for index in range(event.first_index, event.first_index + event.num_tokens):
+                self._receive(place, event.sender, event.attempt, index)
 
     def _send(self, *what: object) -> None:
         digest = hash(what) & _ALL_BITS
         self._sent[digest % SHARES].append(digest)
+
+    def _receive(self, place: int, sender: str, *what: object) -> None:
+        source = self._numbers.get(sender)
+        if source is None:
+            self.num_elsewhere += 1
+            return
+        digest = hash((sender, *what)) & _ALL_BITS
+        self._received[digest % SHARES].append(digest)
+        self._where[digest % SHARES].append(source << _STEP_BITS + _TRACE_BITS | place)
 
     def unsent(self, complete: Collection[int]) -> tuple[dict[int, Unsent], int]:
         """Give, by receiver, the first that nobody sent, and how many were compared.
@@ -85,11 +95,3 @@ class Crossing:
                 if digest not in known and (receiver not in found or number < found[receiver].step):
                     found[receiver] = Unsent(number, sender)
         return found, num_compared
-
-
-def _heard(event: Event) -> Iterator[tuple[str, tuple[object, ...]]]:
-    match event:
-        case Received(envelope=envelope) if not isinstance(envelope.message, Floor):
-            yield envelope.sender, (envelope.sender, envelope.receiver, envelope.message)
-        case TokensArrived(sender=sender, attempt=attempt, first_index=first, num_tokens=num_tokens):
-            yield from ((sender, (sender, attempt, index)) for index in range(first, first + num_tokens))

@@ -123,5 +123,6 @@ def _harm_of(mutant: Mutant, seed: int) -> tuple[str, ...]:
 
 
 def guarded(mutant: Mutant) -> Mutant:
-    """Give the same faults with every guard on: what must find nothing."""
-    return replace(mutant, rules=Rules.all(), case=replace(mutant.case, harm=frozenset()))
+    """Give the same faults with every guard on: nothing may break, in a scripted case nothing that it is about."""
+    case = mutant.case if mutant.case.play is not None else replace(mutant.case, harm=frozenset())
+    return replace(mutant, rules=Rules.all(), case=case)
