@@ -79,6 +79,7 @@ class RecordCell(Cell):
 
     @head.setter
     def head(self, tag: PageTag | None) -> None:
+        """Write the head, or zeros."""
         if tag is None:
             self._pool.heads[self._page] = 0
         else:
@@ -92,6 +93,7 @@ class RecordCell(Cell):
 
     @tail.setter
     def tail(self, stamp: PageStamp | None) -> None:
+        """Write the tail, or zeros."""
         packed = stamp.pack() if stamp is not None else bytes(self._pool.tails.dtype.itemsize)
         self._pool.tails[self._page] = np.frombuffer(packed, dtype=self._pool.tails.dtype)[0]
 
@@ -102,6 +104,7 @@ class RecordCell(Cell):
 
     @body.setter
     def body(self, halves: Iterable[Written | None]) -> None:
+        """Write both halves."""
         for half, written in enumerate(halves):
             self.write_half(half, written)
 
@@ -112,6 +115,7 @@ class RecordCell(Cell):
 
     @slack.setter
     def slack(self, written: Written | None) -> None:
+        """Write the last slot of both segments."""
         for half in range(HALVES):
             self._slots[half][-1] = self._bytes_of(written)
 
