@@ -4,6 +4,7 @@ Not for: sending (``client.py``), what follows from it (``detectors/``, ``verdic
 else; whatever leaves the process holds digests and lengths of them.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -126,6 +127,14 @@ class Exchange(Struct, frozen=True, kw_only=True):
     def is_answer(self) -> bool:
         """Is it a whole answer: 200, and nothing went wrong?"""
         return self.status == 200 and self.trouble is None
+
+
+def first_of_each_prompt(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """Leave out prompts that were asked before: what is answered to one again is no news of the model."""
+    first: dict[str, Exchange] = {}
+    for each in exchanges:
+        first.setdefault(each.ask.prompt, each)
+    return list(first.values())
 
 
 class Calibration(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from kvfence.probe.chance import CONFIDENCE, rate_above, rate_below
 from kvfence.probe.detectors import foreign_marker
-from kvfence.probe.exchange import Exchange, Phase, Record, Trouble
+from kvfence.probe.exchange import Exchange, Phase, Record, Trouble, first_of_each_prompt
 from kvfence.probe.finding import answer_of
 from kvfence.probe.lexicon import Lexicon, lexicon_of
 
@@ -93,12 +93,10 @@ def power_of(record: Record) -> Power:
 
 def _controls(record: Record, lexicon: Lexicon) -> list[Control]:
     """Give the first answer to every different prompt that asks for its own marker; of stale ones where there are."""
-    first: dict[str, Exchange] = {}
-    for each in record.exchanges:
-        if each.is_answer and (each.ask.echo or each.ask.role == STALE):
-            first.setdefault(each.ask.prompt, each)
-    stale = [each for each in first.values() if each.ask.role == STALE]
-    return [(each, lexicon.shows(answer_of(each), each.ask.own)) for each in stale or first.values()]
+    asked = [each for each in record.exchanges if each.is_answer and (each.ask.echo or each.ask.role == STALE)]
+    first = first_of_each_prompt(asked)
+    stale = [each for each in first if each.ask.role == STALE]
+    return [(each, lexicon.shows(answer_of(each), each.ask.own)) for each in stale or first]
 
 
 def _chance(controls: Sequence[Control]) -> float:

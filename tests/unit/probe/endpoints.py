@@ -120,7 +120,7 @@ def _asks(world: World, rungs: int, prompts: int) -> list[Ask]:
     found = [_ask(world, number, *line) for number, line in enumerate((*PLAN, *ladder, *DISTURBED), 1)]
     for prompt in range(prompts):
         ask = _ask(world, prompt, Phase.REPLAY, "alone", prompt % 4, 300, 48)
-        for role in ("alone", "loaded", "loaded", "alone"):
+        for role in ("alone", "loaded", "loaded", "alone", "alone"):
             found.append(replace(ask, number=len(found) + 1, role=role, group=f"load-{prompt}"))
     prompt_again = _ask(world, 999, Phase.REPLAY, "alone", 0, 300, 48)
     for role in world.rng.sample(["after-b", "after-c"] * 10, 20):

@@ -78,6 +78,16 @@ def repetition(world: World, exchange: Exchange) -> Exchange:
     return replace(exchange, text=f"{exchange.ask.echo[0]} " + "so " * 40) if looped else exchange
 
 
+def garbled_echo(world: World, exchange: Exchange) -> Exchange:
+    """The first of several answers to one prompt has a letter of its marker wrong."""
+    ask = exchange.ask
+    first = all(each.ask.prompt != ask.prompt for each in world.exchanges)
+    if ask.phase is Phase.REPLAY and ask.role == "alone" and first and exchange.is_answer:
+        word = max(ask.echo[0].split(), key=len)
+        return replace(exchange, text=exchange.text.replace(word, word[:-1] + "q", 1))
+    return exchange
+
+
 def slow_refusal(world: World, exchange: Exchange) -> Exchange:
     """Whoever refuses waits first."""
     refused = exchange.trouble is Trouble.REFUSED
@@ -107,6 +117,7 @@ FAULTS: dict[str, Change] = {
     "foreign-passage": foreign_passage,
     "amnesia": amnesia,
     "depends-on-others": dependence,
+    "garbled-echo": garbled_echo,
     "impossible-speed": impossible_speed,
     "prompt-tokens": prompt_tokens,
     "over-limit": over_limit,

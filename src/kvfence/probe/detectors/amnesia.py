@@ -7,13 +7,14 @@ and the null grants that the odds of an echo may fall to a quarter of those.
 The bound: two families of tests, exact and conditional on their sums (Fisher's noncentral law): at each length of an
 asked prompt, prompts up to twice as long against those down to half as long, and answers under load or after others
 went away against the rest. All of them together are corrected by their number (Bonferroni).
+A prompt counts once, with its first answer.
 No test is made where fewer than half of the positive controls are echoed.
 """
 
 from collections.abc import Sequence
 
 from kvfence.probe.chance import fewer, share
-from kvfence.probe.exchange import Exchange, Phase, Record
+from kvfence.probe.exchange import Exchange, Phase, Record, first_of_each_prompt
 from kvfence.probe.finding import Finding, Severity, Sight, answer_of
 from kvfence.probe.lexicon import Lexicon, lexicon_of
 
@@ -31,9 +32,8 @@ Heard = tuple[Exchange, bool]
 def look(record: Record) -> list[Finding]:
     """Compare echoes with those of prompts of the like length, and of quiet times."""
     lexicon = lexicon_of(record.words)
-    heard = [
-        (each, echoes(each, lexicon)) for each in record.exchanges if each.ask.echo and each.is_answer and _ran(each)
-    ]
+    asked = first_of_each_prompt([each for each in record.exchanges if each.ask.echo and each.is_answer and _ran(each)])
+    heard = [(each, echoes(each, lexicon)) for each in asked]
     controls = [echoed for each, echoed in heard if each.ask.phase is Phase.CALIBRATE and each.ask.role == "control"]
     if not controls or 2 * sum(controls) < len(controls):
         return []

@@ -4,13 +4,14 @@ What it rests on: an answer of which usage counts a token may be a model's that 
 without a counted token is no answer. Some servers give a few of those anyway, so they accuse only where they come in
 one phase, or from one length on, and not elsewhere.
 
-The bound: Fisher's exact test of each phase, and at each length, against the rest; corrected by their number.
+The bound: Fisher's exact test of each phase, and at each length, against the rest; corrected by their number. A prompt
+counts once, with its first answer: asked again it would be answered alike.
 """
 
 from collections.abc import Iterator, Sequence
 
 from kvfence.probe.chance import fewer, share
-from kvfence.probe.exchange import Exchange, Record
+from kvfence.probe.exchange import Exchange, Record, first_of_each_prompt
 from kvfence.probe.finding import Finding, Severity, Sight
 
 NAME = "empty-answer"
@@ -23,7 +24,7 @@ def look(record: Record) -> list[Finding]:
     empty = [each for each in answers if is_empty(each)]
     if not empty:
         return []
-    tests = list(_tests(answers))
+    tests = list(_tests(first_of_each_prompt(answers)))
     p, where = min(tests, default=(1.0, ""))
     p = min(1.0, p * len(tests))
     guilty = p <= LIMITS.suspect
