@@ -37,6 +37,7 @@ def invariant(
     """
     names = _known(absent or [])
     try:
+        from kvfence.prove.invariant.beside import trace
         from kvfence.prove.invariant.induction import Induction
         from kvfence.prove.invariant.rules import CONJUNCTS
         from kvfence.prove.invariant.verdicts import ASSUMPTIONS, each_guard, without
@@ -45,10 +46,14 @@ def invariant(
     induction = Induction()
     proof = induction.prove(Rules.all())
     verdicts = [without(induction, *names)] if names else list(each_guard(induction)) if each else []
+    steps = trace(verdicts[0].guard) if names and verdicts[0].fails else ()
     if json:
-        print_json(_Document(proof.holds, proof, {c.name: c.statement for c in CONJUNCTS}, verdicts, ASSUMPTIONS))
+        print_json(
+            _Document(proof.holds, proof, {c.name: c.statement for c in CONJUNCTS}, verdicts, steps, ASSUMPTIONS)
+        )
     else:
         _show(proof, verdicts)
+        _show_trace(steps)
     found = names and verdicts[0].fails
     raise typer.Exit(ExitCode.FOUND if found or not proof.holds else ExitCode.NOTHING_FOUND)
 
@@ -60,6 +65,7 @@ class _Document(Struct):
     proof: "Proof"
     conjuncts: dict[str, str]
     guards: "list[Verdict]"
+    trace: tuple[str, ...]
     assumes: tuple[str, ...]
 
 
@@ -81,6 +87,13 @@ def _show(proof: "Proof", verdicts: "Sequence[Verdict]") -> None:
     for verdict in verdicts if len(verdicts) == 1 else ():
         print_note(f"Without {', '.join(verdict.without)}: {verdict.outcome}. {verdict.because}")
         _show_failures(verdict.fails)
+
+
+def _show_trace(steps: "Sequence[str]") -> None:
+    if steps:
+        print_note("  and how the search comes to the harm:")
+    for step in steps:
+        print_note(f"    {step}")
 
 
 def _named(verdict: "Verdict") -> str:

@@ -99,7 +99,7 @@ def test_every_guard_is_judged() -> None:
 @pytest.mark.parametrize("name", COMPARED)
 def test_every_world_and_edge_is_explained(name: str) -> None:
     """Within the small bounds every world keeps every conjunct and every edge is explained."""
-    found = walk(name, COMPARED[name], worlds_max=4_000)
+    found = walk(name, COMPARED[name], worlds_max=2_000)
     assert (found.broken, found.unexplained) == ((), ())
 
 

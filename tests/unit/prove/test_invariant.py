@@ -6,6 +6,7 @@ import z3
 from kvfence.cli.main import main
 from kvfence.protocol.guards import GUARDS, Rules
 from kvfence.prove.invariant.action import Effect, Guards, action
+from kvfence.prove.invariant.beside import trace
 from kvfence.prove.invariant.induction import Induction, Proof
 from kvfence.prove.invariant.rules import ACTIONS, CONJUNCTS
 from kvfence.prove.invariant.verdicts import OUTSIDE, without
@@ -134,3 +135,11 @@ def test_an_unknown_guard_is_refused(capsys: pytest.CaptureFixture[str]) -> None
         main(["prove", "invariant", "--without", "no-such-guard"])
     assert ended.value.code == 2
     assert "no guard is called no-such-guard" in capsys.readouterr().err
+
+
+def test_the_search_tells_the_harm_beside_it() -> None:
+    """For a guard with a known world the steps to the harm stand beside what the proof says, and end with it."""
+    pytest.importorskip("kvfence.prove.cases")
+    steps = trace("hold-source")
+    assert steps[0].startswith("1. ")
+    assert steps[-1] == "broken: source-held"
