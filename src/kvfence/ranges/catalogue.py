@@ -115,7 +115,7 @@ _ALL = (
         "corrupt",
         "bits that change on the way, under the right stamp",
         "some answers to longer prompts are garbled: nobody's text",
-        rate=0.2,
+        rate=0.6,
     ),
     Range(
         "truncated",

@@ -25,7 +25,7 @@ from kvfence.runtime.page_writer import SharedMemoryWriter
 from kvfence.wire.shm import SharedMemoryTransport
 from kvfence.wire.transport import PageBatch
 
-FLIP_EVERY_BYTES = 16
+FLIP_EVERY_BYTES = 4
 LATE_S = 10.0
 """When a late batch lands at the latest, wherever that is by then."""
 
