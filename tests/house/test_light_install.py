@@ -22,6 +22,10 @@ LIGHT_PACKAGES = (
 # Modules of those packages that belong to an extra all the same.
 NOT_LIGHT = (
     "kvfence.driver.numpy_ledger",
+    "kvfence.incident.deployment",
+    "kvfence.incident.named_pages",
+    "kvfence.incident.production",
+    "kvfence.sim.records",
     "kvfence.cli.compose",
     "kvfence.cli.demo",
     "kvfence.cli.incident_stage",
