@@ -3,7 +3,7 @@
 Each function gives the edges of one kind of action from a world.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kvfence.core.ids import FORMER_LIFE, PassId, SessionId
 from kvfence.protocol.commands import RunPass
@@ -25,6 +25,7 @@ from kvfence.protocol.messages import EndReason
 from kvfence.protocol.transitions import DecodePhase, Fence, PrefillPhase
 from kvfence.prove import lives
 from kvfence.prove.effects import LONG_NS, Draft, own_bytes, request_id
+from kvfence.prove.locality import reads
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.pages import NOTHING, Cell, Tag, Write, content
 from kvfence.prove.processes import (
@@ -46,6 +47,7 @@ PASS = PassId(1)
 # ---- messages and clients -----------------------------------------------------------------------------------------
 
 
+@reads("gateway", "clients", "around")
 def submit(model: Model, world: World) -> Iterator[Edge]:
     """The next client asks."""
     clients = model.tables.clients[world.clients]
@@ -80,26 +82,38 @@ def token(model: Model, world: World, *, keep: bool = False) -> Iterator[Edge]:
     """The oldest token on its way arrives."""
     network = model.tables.networks[world.network]
     if network.tokens:
-        draft = Draft(model.tables, world)
+        rest = world.network
         if not keep:
-            draft.network = network._replace(tokens=network.tokens[1:])
+            rest = model.tables.networks.id_of(network._replace(tokens=network.tokens[1:]))
+        draft = Draft(model.tables, world._replace(network=rest))
         draft.take(GATEWAY, model.tables.steps.feed(world.gateway, network.tokens[0]))
         yield Edge("token", network.tokens[0], *draft.done())
 
 
-def floor(model: Model, world: World) -> Iterator[Edge]:
-    """A worker hears the gateway's floor."""
+@reads("gateway", "prefill", "prefill_cells", "writes", "clients", "around")
+def prefill_floor(model: Model, world: World) -> Iterator[Edge]:
+    """Prefill hears the gateway's floor."""
+    return _floor(model, world, PREFILL)
+
+
+@reads("gateway", "decode", "decode_cells", "clients", "around")
+def decode_floor(model: Model, world: World) -> Iterator[Edge]:
+    """Decode hears the gateway's floor."""
+    return _floor(model, world, DECODE)
+
+
+def _floor(model: Model, world: World, role: int) -> Iterator[Edge]:
     gateway = model.tables.gateway(world.gateway)
     life = gateway.lives.incarnation
-    for role in (PREFILL, DECODE):
-        node = model.tables.steps.processes[world[role]].node
-        if node.lives.floor(life) < gateway.floor and gateway.floor > 1:
-            yield model.feed(world, role, FloorMoved(life, gateway.floor), "floor", (role, gateway.floor))
+    node = model.tables.steps.processes[world[role]].node
+    if node.lives.floor(life) < gateway.floor and gateway.floor > 1:
+        yield model.feed(world, role, FloorMoved(life, gateway.floor), "floor", (role, gateway.floor))
 
 
 # ---- prefill ------------------------------------------------------------------------------------------------------
 
 
+@reads("prefill", "prefill_cells")
 def prefill_begin(model: Model, world: World) -> Iterator[Edge]:
     """Prefill compares heads and begins to compute every prompt that is ready."""
     process = model.tables.prefill(world.prefill)
@@ -108,7 +122,7 @@ def prefill_begin(model: Model, world: World) -> Iterator[Edge]:
     ready = prompts_ready(process.node)
     if not ready:
         return
-    cells = model.tables.cells[world.cells].prefill
+    cells = model.tables.cells[world.prefill_cells]
     chunks = []
     for handoff in ready:
         tags = tags_of(process.node, handoff)
@@ -131,6 +145,7 @@ def _put_process(draft: Draft, role: int, **changes: object) -> None:
     draft.processes[role] = processes.id_of(process._replace(**changes))  # type: ignore[arg-type]
 
 
+@reads("prefill", "prefill_cells", "writes", "clients", "around")
 def prefill_end(model: Model, world: World) -> Iterator[Edge]:
     """Prefill has computed its prompts: pages written, heads compared again, pages sealed and reported."""
     process = model.tables.prefill(world.prefill)
@@ -202,6 +217,7 @@ def _seal(model: Model, draft: Draft, chunk: Chunk) -> None:
 # ---- writes -------------------------------------------------------------------------------------------------------
 
 
+@reads("writes", "prefill_cells", "decode_cells", "decode", "around")
 def land(model: Model, world: World) -> Iterator[Edge]:
     """The next part of a write lands, or the receiver refuses it; those of a batch that was given up need not."""
     for write in dict.fromkeys(model.tables.writes[world.writes]):
@@ -210,6 +226,7 @@ def land(model: Model, world: World) -> Iterator[Edge]:
         yield from lands(model, world, write)
 
 
+@reads("writes", "prefill_cells", "decode_cells", "decode", "around")
 def land_late(model: Model, world: World) -> Iterator[Edge]:
     """A part of a write lands although its batch was given up or its writer is dead."""
     for write in dict.fromkeys(model.tables.writes[world.writes]):
@@ -241,6 +258,7 @@ def lands(model: Model, world: World, write: Write) -> Iterator[Edge]:
         yield Edge("land", (write, part), *draft.done())
 
 
+@reads("prefill", "writes", "prefill_cells", "clients", "around")
 def batch_end(model: Model, world: World) -> Iterator[Edge]:
     """A batch of which every write has ended returns."""
     writes = [write for write in model.tables.writes[world.writes] if write.live]
@@ -252,6 +270,7 @@ def batch_end(model: Model, world: World) -> Iterator[Edge]:
 # ---- decode -------------------------------------------------------------------------------------------------------
 
 
+@reads("decode", "decode_cells", "clients", "around")
 def verify(model: Model, world: World) -> Iterator[Edge]:
     """Decode compares heads, tails and digests of what landed with the manifest; it may adopt at once."""
     process = model.tables.decode(world.decode)
@@ -262,7 +281,7 @@ def verify(model: Model, world: World) -> Iterator[Edge]:
 
 
 def _verified(model: Model, world: World, handoff: DecodeHandoff) -> Verified:
-    cells = model.tables.cells[world.cells].decode
+    cells = model.tables.cells[world.decode_cells]
     manifest, remote = handoff.manifest, handoff.remote
     bad: list[int] = []
     sound = True
@@ -281,6 +300,7 @@ def _verified(model: Model, world: World, handoff: DecodeHandoff) -> Verified:
     return Verified(handoff.attempt, tuple(bad), sound, finished)
 
 
+@reads("decode", "decode_cells", "around")
 def decode_begin(model: Model, world: World) -> Iterator[Edge]:
     """Decode takes every sequence that is ready into a pass, grows what needs it, and compares heads."""
     process = model.tables.decode(world.decode)
@@ -313,6 +333,7 @@ def _sequence(draft: Draft, node: DecodeNode, handoff: DecodeHandoff) -> Sequenc
     return Sequence(handoff.attempt, rows, kv % page_size == 0, bad)
 
 
+@reads("decode", "decode_cells", "clients")
 def decode_read(model: Model, world: World) -> Iterator[Edge]:
     """The running pass writes each new token's keys and values and reads every page."""
     process = model.tables.decode(world.decode)
@@ -339,6 +360,7 @@ def decode_read(model: Model, world: World) -> Iterator[Edge]:
     yield Edge("decode-read", tuple(sequence.attempt for sequence in read), *draft.done())
 
 
+@reads("decode", "decode_cells", "clients", "around")
 def decode_end(model: Model, world: World) -> Iterator[Edge]:
     """Decode compares heads again and reports the pass."""
     process = model.tables.decode(world.decode)
@@ -361,6 +383,7 @@ def decode_end(model: Model, world: World) -> Iterator[Edge]:
     yield Edge("decode-end", event, *draft.done())
 
 
+@reads("decode", "around")
 def fence_start(model: Model, world: World) -> Iterator[Edge]:
     """The supervisor proves that no life before decode's writes any more; from then on that is true."""
     node = model.tables.decode(world.decode).node
@@ -427,9 +450,7 @@ def time(model: Model, world: World) -> Iterator[Edge]:
                 yield edge
 
 
-Action = Callable[[Model, World], Iterator[Edge]]
-
-ORDINARY: tuple[Action, ...] = (
+ORDINARY: tuple[Callable[[Model, World], Iterable[Edge]], ...] = (
     deliver,
     token,
     lives.notice,
@@ -443,8 +464,9 @@ ORDINARY: tuple[Action, ...] = (
     decode_begin,
     decode_read,
     decode_end,
-    floor,
+    prefill_floor,
+    decode_floor,
     submit,
 )
 
-PATIENCE: tuple[Action, ...] = (resend, repair, time)
+PATIENCE: tuple[Callable[[Model, World], Iterable[Edge]], ...] = (resend, repair, time)

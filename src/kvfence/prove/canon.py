@@ -22,7 +22,7 @@ from kvfence.protocol.messages import Dispatch, Envelope, Grant, Sent
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.prove.pages import Cell, Tag, Write
 from kvfence.prove.processes import Chunk, Decode, Gateway, Prefill, Process, Row, Sequence
-from kvfence.prove.world import DECODE, PREFILL, Cells, Network, Tables, World
+from kvfence.prove.world import DECODE, PREFILL, Network, Tables, World
 
 GONE = -1
 """The serial of a tag that nobody names any more."""
@@ -42,10 +42,11 @@ class Names(NamedTuple):
 
 
 class Renaming:
-    """Applies one choice of names to every kind of value."""
+    """Applies one choice of names to every kind of value. Holds: ``done``, by kind, the number of each renamed part."""
 
     def __init__(self, names: Names) -> None:
         self.prefill, self.decode = names.prefill, names.decode
+        self.done: tuple[dict[int, int], ...] = ({}, {}, {}, {}, {})
         self._pages = {names.prefill: names.prefill_pages, names.decode: names.decode_pages}
         ranked = ((names.prefill, names.prefill_serials), (names.decode, names.decode_serials))
         self._serials = {life: {old: new for new, old in enumerate(serials, 1)} for life, serials in ranked}
@@ -194,13 +195,32 @@ class Renaming:
         tail = None if cell.tail is None else (self.tag(cell.tail[0]), cell.tail[1])
         return cell._replace(head=head, tail=tail)
 
-    def cells(self, cells: Cells) -> Cells:
-        """Name pages and the tags that they show."""
-        pools = []
-        for life, pool in ((self.prefill, cells.prefill), (self.decode, cells.decode)):
-            named = sorted((self.page(life, page), self.cell(cell)) for page, cell in enumerate(pool))
-            pools.append(tuple(cell for _, cell in named))
-        return Cells(*pools)
+    def cells(self, life: Incarnation, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        """Name a pool's pages and the tags that they show."""
+        named = {self.page(life, page): self.cell(cell) for page, cell in enumerate(cells)}
+        return tuple(named[page] for page in range(len(cells)))
+
+
+class _Lives:
+    """What is remembered while the same workers live: which serials each part names, and every choice of names."""
+
+    def __init__(self, prefill: Incarnation, decode: Incarnation) -> None:
+        self.prefill, self.decode = prefill, decode
+        self.named: tuple[dict[int, int], ...] = ({}, {}, {})
+        self.sets: dict[tuple[Serials, Serials], int] = {}
+        self.values: list[tuple[Serials, Serials]] = []
+        self.unions: dict[tuple[int, ...], int] = {}
+        self.renamings: dict[tuple[int, int, int], Renaming] = {}
+
+    def set_of(self, prefill: Serials, decode: Serials) -> int:
+        """Number a set of serials."""
+        number = self.sets.setdefault((prefill, decode), len(self.values))
+        if number == len(self.values):
+            self.values.append((prefill, decode))
+        return number
+
+
+PROCESS, NETWORK, WRITES, PREFILL_CELLS, DECODE_CELLS = range(5)
 
 
 class Canon:
@@ -208,93 +228,124 @@ class Canon:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        self._orders: dict[int, tuple[int, ...]] = {}
-        self._named: dict[tuple[str, int], tuple[Serials, Serials]] = {}
-        self._after: dict[tuple[str, int, Names], int] = {}
-        self._renamings: dict[Names, Renaming] = {}
+        self._orders: dict[int, int] = {}
+        self._order_ids: dict[tuple[int, ...], int] = {}
+        self._lives: dict[tuple[Incarnation, ...], _Lives] = {}
+        self._around: dict[int, _Lives] = {}
 
     def of(self, world: World) -> World:
         """Give a world its names."""
-        tables = self.tables
-        lives = tables.around[world.around].lives
-        prefill, decode = self._serials(world, lives)
+        gateway, prefill, decode, network, writes, prefill_cells, decode_cells, clients, around = world
+        lives = self._around.get(around) or self._meet(around)
+        names = lives.named
+        processes = names[PROCESS]
+        parts = (
+            processes.get(gateway, -1),
+            processes.get(prefill, -1),
+            processes.get(decode, -1),
+            names[NETWORK].get(network, -1),
+            names[WRITES].get(writes, -1),
+        )
+        if -1 in parts:
+            parts = self._look(lives, world)
+        union = lives.unions.get(parts, -1)
+        if union < 0:
+            union = self._unite(lives, parts)
+        orders = self._orders
+        key = (orders.get(prefill, -1), orders.get(decode, -1), union)
+        if -1 in key:
+            key = (self._order(prefill), self._order(decode), union)
+        renaming = lives.renamings.get(key) or self._renaming(lives, key)
+        return World(
+            self._put(renaming, PROCESS, gateway),
+            self._put(renaming, PROCESS, prefill),
+            self._put(renaming, PROCESS, decode),
+            self._put(renaming, NETWORK, network),
+            self._put(renaming, WRITES, writes),
+            self._put(renaming, PREFILL_CELLS, prefill_cells),
+            self._put(renaming, DECODE_CELLS, decode_cells),
+            clients,
+            around,
+        )
+
+    def _meet(self, around: int) -> _Lives:
+        who = self.tables.around[around].lives
+        lives = self._lives.get(who)
+        if lives is None:
+            lives = self._lives[who] = _Lives(who[PREFILL], who[DECODE])
+        self._around[around] = lives
+        return lives
+
+    def _look(self, lives: _Lives, world: World) -> tuple[int, ...]:
+        kinds = (PROCESS, PROCESS, PROCESS, NETWORK, WRITES)
+        return tuple(self._naming(lives, kind, number) for kind, number in zip(kinds, world[:5], strict=True))
+
+    def _naming(self, lives: _Lives, kind: int, number: int) -> int:
+        named = lives.named[kind]
+        found = named.get(number)
+        if found is None:
+            collect = _Collector(lives.prefill, lives.decode)
+            collect.see(self._value(kind, number), self.tables)
+            found = named[number] = lives.set_of(frozenset(collect.prefill), frozenset(collect.decode))
+        return found
+
+    def _unite(self, lives: _Lives, parts: tuple[int, ...]) -> int:
+        each = [lives.values[number] for number in parts]
+        prefill = frozenset().union(*(serials for serials, _ in each))
+        decode = frozenset().union(*(serials for _, serials in each))
+        lives.unions[parts] = lives.set_of(prefill, decode)
+        return lives.unions[parts]
+
+    def _order(self, number: int) -> int:
+        """Number the new names of a pool's pages: the order in which its node lists them."""
+        found = self._orders.get(number)
+        if found is None:
+            listed = list(_pages(self.tables.steps.processes[number].node))
+            order = tuple(listed.index(page) for page in range(len(listed)))
+            found = self._orders[number] = self._order_ids.setdefault(order, len(self._order_ids))
+        return found
+
+    def _renaming(self, lives: _Lives, key: tuple[int, int, int]) -> "Renaming":
+        orders = list(self._order_ids)
+        prefill, decode = lives.values[key[2]]
         names = Names(
-            lives[PREFILL], lives[DECODE], self._order(world.prefill), self._order(world.decode), prefill, decode
+            lives.prefill,
+            lives.decode,
+            orders[key[0]],
+            orders[key[1]],
+            tuple(sorted(prefill)),
+            tuple(sorted(decode)),
         )
-        steps = tables.steps
-        return (
-            World(
-                self._put("process", world.gateway, names),
-                self._put("process", world.prefill, names),
-                self._put("process", world.decode, names),
-                self._put("network", world.network, names),
-                self._put("writes", world.writes, names),
-                self._put("cells", world.cells, names),
-                world.clients,
-                world.around,
-            )
-            if steps
-            else world
-        )
+        lives.renamings[key] = Renaming(names)
+        return lives.renamings[key]
 
-    def _order(self, number: int) -> tuple[int, ...]:
-        """Give the new name of each page: the order in which its node lists it."""
-        order = self._orders.get(number)
-        if order is None:
-            node = self.tables.steps.processes[number].node
-            listed = list(_pages(node))
-            order = self._orders[number] = tuple(listed.index(page) for page in range(len(listed)))
-        return order
-
-    def _serials(self, world: World, lives: tuple[Incarnation, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        found = [self._naming("process", number, lives) for number in world[:3]]
-        found.append(self._naming("network", world.network, lives))
-        found.append(self._naming("writes", world.writes, lives))
-        prefill, decode = (sorted(frozenset().union(*each)) for each in zip(*found, strict=True))
-        return tuple(prefill), tuple(decode)
-
-    def _naming(self, kind: str, number: int, lives: tuple[Incarnation, ...]) -> tuple[Serials, Serials]:
-        key = (kind + lives[PREFILL] + lives[DECODE], number)
-        named = self._named.get(key)
-        if named is None:
-            collect = _Collector(lives[PREFILL], lives[DECODE])
-            collect.see(kind, self._value(kind, number), self.tables)
-            named = self._named[key] = (frozenset(collect.prefill), frozenset(collect.decode))
-        return named
-
-    def _value(self, kind: str, number: int) -> object:
+    def _value(self, kind: int, number: int) -> object:
         tables = self.tables
-        table = {
-            "process": tables.steps.processes,
-            "network": tables.networks,
-            "writes": tables.writes,
-            "cells": tables.cells,
-        }[kind]
-        return table[number]  # type: ignore[index]
+        if kind == PROCESS:
+            return tables.steps.processes[number]
+        return tables.networks[number] if kind == NETWORK else tables.writes[number]
 
-    def _put(self, kind: str, number: int, names: Names) -> int:
-        key = (kind, number, names)
-        after = self._after.get(key)
+    def _put(self, renaming: "Renaming", kind: int, number: int) -> int:
+        done = renaming.done[kind]
+        after = done.get(number)
         if after is None:
-            renaming = self._renamings.get(names)
-            if renaming is None:
-                renaming = self._renamings[names] = Renaming(names)
-            after = self._after[key] = self._rename(kind, number, renaming)
+            after = done[number] = self._rename(renaming, kind, number)
         return after
 
-    def _rename(self, kind: str, number: int, renaming: Renaming) -> int:
+    def _rename(self, renaming: "Renaming", kind: int, number: int) -> int:
         tables = self.tables
-        if kind == "process":
+        if kind == PROCESS:
             return tables.steps.processes.id_of(renaming.process(tables.steps.processes[number]))
-        if kind == "network":
+        if kind == NETWORK:
             network = tables.networks[number]
             messages = tables.steps.messages
             named = sorted(messages.id_of(renaming.message(messages[each])) for each in network.messages)
             return tables.networks.id_of(Network(tuple(named), network.tokens))
-        if kind == "writes":
+        if kind == WRITES:
             writes = sorted(map(renaming.write, tables.writes[number]), key=repr)
             return tables.writes.id_of(tuple(writes))
-        return tables.cells.id_of(renaming.cells(tables.cells[number]))
+        life = renaming.prefill if kind == PREFILL_CELLS else renaming.decode
+        return tables.cells.id_of(renaming.cells(life, tables.cells[number]))
 
 
 def _pages(node: object) -> Iterable[int]:
@@ -320,16 +371,16 @@ class _Collector:
         self.prefill: set[int] = set()
         self.decode: set[int] = set()
 
-    def see(self, kind: str, value: object, tables: Tables) -> None:
+    def see(self, value: object, tables: Tables) -> None:
         """Collect from one part of a world."""
-        if kind == "network" and isinstance(value, Network):
+        if isinstance(value, Network):
             for message in value.messages:
                 self._message(tables.steps.messages[message])
-        elif kind == "writes":
-            for write in value:  # type: ignore[attr-defined]
-                self._write(write)
-        else:
+        elif isinstance(value, Gateway | Prefill | Decode):
             self._process(value)
+        elif isinstance(value, tuple):
+            for write in value:
+                self._write(write)
 
     def _message(self, envelope: Envelope) -> None:
         match envelope.message:

@@ -1,17 +1,34 @@
 """What commands do outside their node: pages written, writes posted, tokens let out, clients told."""
 
-from kvfence.core.ids import AttemptId, RequestId
+from typing import TypeVar
+
+from kvfence.core.ids import AttemptId, Incarnation, RequestId
+from kvfence.core.invariant import require
 from kvfence.core.pages import PageState
 from kvfence.protocol.commands import FIRST_TOKEN, Adopt, Command, Emit, Finish, Grew, Post, Resubmit, StartPrefill
 from kvfence.protocol.events import Submit, TokensArrived
 from kvfence.protocol.messages import Offer
 from kvfence.protocol.properties import broken_in
 from kvfence.prove.pages import NOTHING, PARTS, Cell, Tag, Write, content
-from kvfence.prove.processes import page_states
+from kvfence.prove.processes import Table, page_states
 from kvfence.prove.steps import Outcome
-from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Cells, Seen, Tables, World, name_of
+from kvfence.prove.world import ABSENT, DECODE, GATEWAY, PREFILL, Around, Clients, Seen, Tables, World, name_of
+
+T = TypeVar("T")
 
 LONG_NS = 1
+
+
+NOBODY = Clients((), (), ())
+NOWHERE = Around((Incarnation(""), Incarnation(""), Incarnation("")))
+
+
+def _put(table: Table[T], before: int, value: T, nothing: T) -> int:
+    """Number a part; one that is absent stays so."""
+    if before == ABSENT:
+        require(value == nothing, "an action changes only the parts that it declares")
+        return ABSENT
+    return table.id_of(value)
 
 
 class Draft:
@@ -22,10 +39,11 @@ class Draft:
         self.before = world
         self.processes = list(world[:3])
         self.network = tables.networks[world.network]
-        self.writes = list(tables.writes[world.writes])
-        self.prefill_cells, self.decode_cells = (list(cells) for cells in tables.cells[world.cells])
-        self.clients = tables.clients[world.clients]
-        self.around = tables.around[world.around]
+        self.writes = [] if world.writes == ABSENT else list(tables.writes[world.writes])
+        self.prefill_cells = [] if world.prefill_cells == ABSENT else list(tables.cells[world.prefill_cells])
+        self.decode_cells = [] if world.decode_cells == ABSENT else list(tables.cells[world.decode_cells])
+        self.clients = NOBODY if world.clients == ABSENT else tables.clients[world.clients]
+        self.around = NOWHERE if world.around == ABSENT else tables.around[world.around]
         self.wrong_reads: list[str] = []
         self.stray_writes: list[str] = []
         self.changed_sources: list[str] = []
@@ -35,16 +53,17 @@ class Draft:
 
     def done(self) -> tuple[World, tuple[str, ...]]:
         """Give the world, and the properties that the action broke."""
-        tables = self.tables
+        tables, before = self.tables, self.before
         world = World(
             self.processes[GATEWAY],
             self.processes[PREFILL],
             self.processes[DECODE],
             tables.networks.id_of(self.network),
-            tables.writes.id_of(tuple(sorted(self.writes, key=repr))),
-            tables.cells.id_of(Cells(tuple(self.prefill_cells), tuple(self.decode_cells))),
-            tables.clients.id_of(self.clients),
-            tables.around.id_of(self.around),
+            _put(tables.writes, before.writes, tuple(sorted(self.writes, key=repr)), ()),
+            _put(tables.cells, before.prefill_cells, tuple(self.prefill_cells), ()),
+            _put(tables.cells, before.decode_cells, tuple(self.decode_cells), ()),
+            _put(tables.clients, before.clients, self.clients, NOBODY),
+            _put(tables.around, before.around, self.around, NOWHERE),
         )
         seen = Seen(
             tuple(self.wrong_reads), tuple(self.stray_writes), tuple(self.changed_sources), tuple(self.stale_slots)

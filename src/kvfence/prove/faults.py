@@ -1,6 +1,6 @@
 """What goes wrong, by name: the edges that each fault of ``bounds.FAULTS`` adds to a world."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -9,6 +9,7 @@ from kvfence.protocol.messages import EndReason, Envelope, Sent
 from kvfence.protocol.transitions import DecodePhase, Fence
 from kvfence.prove import actions, lives
 from kvfence.prove.effects import Draft
+from kvfence.prove.locality import reads
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.pages import HEAD
 from kvfence.prove.world import DECODE, GATEWAY, PREFILL, World
@@ -18,8 +19,9 @@ WENT_WELL = (EndReason.LENGTH, EndReason.STOP)
 
 def faults(model: Model, world: World, name: str, marked: int) -> Iterator[Edge]:
     """Give the ways in which this fault can happen now. ``marked``: the surroundings in which it has."""
+    kind = f"fault:{name}"
     for edge in _FAULTS[name](model, world._replace(around=marked)):
-        yield edge._replace(kind=f"fault:{name}")
+        yield Edge(kind, edge.about, edge.world, edge.broken)
 
 
 def _loss(model: Model, world: World) -> Iterator[Edge]:
@@ -48,6 +50,7 @@ def _confuse(model: Model, world: World) -> Iterator[Edge]:
                     yield model.deliver(added, copy)._replace(about=copy)
 
 
+@reads("writes", "around")
 def _corrupt(model: Model, world: World) -> Iterator[Edge]:
     for write in dict.fromkeys(model.tables.writes[world.writes]):
         if not write.ended and not write.parts & 2:
@@ -56,6 +59,7 @@ def _corrupt(model: Model, world: World) -> Iterator[Edge]:
             yield Edge("", write, *draft.done())
 
 
+@reads("writes", "prefill_cells", "decode_cells", "decode", "around")
 def _misdirect(model: Model, world: World) -> Iterator[Edge]:
     for write in dict.fromkeys(model.tables.writes[world.writes]):
         if write.parts or write.ended:
@@ -69,6 +73,7 @@ def _misdirect(model: Model, world: World) -> Iterator[Edge]:
                 yield Edge("", (write, page), *draft.done())
 
 
+@reads("prefill", "writes", "prefill_cells", "clients", "around")
 def _stall(model: Model, world: World) -> Iterator[Edge]:
     if model.bounds.fence is Fence.AT_RECEIPT:
         return
@@ -78,19 +83,40 @@ def _stall(model: Model, world: World) -> Iterator[Edge]:
             yield model.end_batch(world, counter, given_up=True, kind="")
 
 
+@reads("gateway", "clients", "around")
 def _cancel(model: Model, world: World) -> Iterator[Edge]:
     for request in model.tables.gateway(world.gateway).current:
         yield model.feed(world, GATEWAY, ClientGone(request), "", int(request))
 
 
 def _deadline(model: Model, world: World) -> Iterator[Edge]:
-    for role in (GATEWAY, PREFILL, DECODE):
-        for attempt in model.tables.steps.processes[world[role]].node.handoffs:
-            edge = model.feed(world, role, DeadlinePassed(attempt), "", (role, attempt.counter))
-            if edge.world != world or edge.broken:
-                yield edge
+    for over in (_gateway_deadline, _prefill_deadline, _decode_deadline):
+        yield from over(model, world)
 
 
+@reads("gateway", "clients", "around")
+def _gateway_deadline(model: Model, world: World) -> Iterator[Edge]:
+    return _time_over(model, world, GATEWAY)
+
+
+@reads("prefill", "prefill_cells", "writes", "clients", "around")
+def _prefill_deadline(model: Model, world: World) -> Iterator[Edge]:
+    return _time_over(model, world, PREFILL)
+
+
+@reads("decode", "decode_cells", "clients", "around")
+def _decode_deadline(model: Model, world: World) -> Iterator[Edge]:
+    return _time_over(model, world, DECODE)
+
+
+def _time_over(model: Model, world: World, role: int) -> Iterator[Edge]:
+    for attempt in model.tables.steps.processes[world[role]].node.handoffs:
+        edge = model.feed(world, role, DeadlinePassed(attempt), "", (role, attempt.counter))
+        if edge.world != world or edge.broken:
+            yield edge
+
+
+@reads("gateway", "clients", "around")
 def _retry(model: Model, world: World) -> Iterator[Edge]:
     clients = model.tables.clients[world.clients]
     for request, ends in enumerate(clients.ends):
@@ -98,6 +124,7 @@ def _retry(model: Model, world: World) -> Iterator[Edge]:
             yield actions.ask(model, world, request, "")
 
 
+@reads("gateway", "clients", "around")
 def _silence(model: Model, world: World) -> Iterator[Edge]:
     for role in (PREFILL, DECODE):
         life = model.tables.around[world.around].lives[role]
@@ -118,7 +145,7 @@ def _restart_decode(model: Model, world: World) -> Iterator[Edge]:
     yield Edge("", None, *draft.done())
 
 
-_FAULTS: dict[str, Callable[[Model, World], Iterator[Edge]]] = {
+_FAULTS: dict[str, Callable[[Model, World], Iterable[Edge]]] = {
     "loss": _loss,
     "duplicate": _duplicate,
     "confuse": _confuse,

@@ -7,6 +7,7 @@ from kvfence.core.pages import PageState
 from kvfence.protocol.events import Event, PeerGone, PeerUp, SessionRebuilt
 from kvfence.protocol.transitions import Fence
 from kvfence.prove.effects import Draft
+from kvfence.prove.locality import reads
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.pages import EMPTY
 from kvfence.prove.processes import page_states
@@ -30,6 +31,7 @@ def notice(model: Model, world: World) -> Iterator[Edge]:
             yield Edge("notice", (role, waiting[0]), *draft.done())
 
 
+@reads("writes", "around")
 def reap(model: Model, world: World) -> Iterator[Edge]:
     """The oldest killed writer's process has ended, and where it wrote itself, its writes with it."""
     around = model.tables.around[world.around]

@@ -6,6 +6,7 @@
 Not for: deciding. ``protocol.step`` decides; ``search.py`` goes through what this gives.
 """
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 from kvfence.core.ids import FORMER_LIFE, BatchId, Incarnation, SessionId
@@ -20,7 +21,7 @@ from kvfence.prove.bounds import Bounds
 from kvfence.prove.effects import Draft
 from kvfence.prove.pages import CORRUPT, EMPTY, Cell, Write
 from kvfence.prove.processes import Decode, Gateway, Prefill
-from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, Cells, Clients, Network, Tables, World, role_of
+from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, Clients, Network, Tables, World, role_of
 
 LAYOUT = "layout"
 DRIFTED = "another layout"
@@ -36,11 +37,14 @@ class Edge(NamedTuple):
 
 
 class Model:
-    """One closed world within its bounds."""
+    """One closed world within its bounds. ``memories``: what each kind of action led to (``locality.py``)."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.tables = Tables(bounds)
+        self.silence = self.tables.networks.id_of(Network())
+        self.memories: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
+        self._joined: dict[tuple[int, int], int] = {}
         self._delivered: dict[tuple[int, int], int] = {}
         self._roles: dict[int, int] = {}
         self.first = self._first()
@@ -63,7 +67,8 @@ class Model:
             tables.steps.processes.id_of(self.new_decode(lives)),
             tables.networks.id_of(Network()),
             tables.writes.id_of(writes),
-            tables.cells.id_of(Cells((EMPTY,) * pools.prefill_pages, (EMPTY,) * pools.decode_pages)),
+            tables.cells.id_of((EMPTY,) * pools.prefill_pages),
+            tables.cells.id_of((EMPTY,) * pools.decode_pages),
             tables.clients.id_of(Clients((), (0,) * len(bounds.requests), ((),) * len(bounds.requests))),
             tables.around.id_of(Around(lives)),
         )
@@ -131,8 +136,16 @@ class Model:
 
     def adding(self, network: int, sends: tuple[int, ...]) -> int:
         """Put messages on their way."""
-        value = self.tables.networks[network]
-        return self.tables.networks.id_of(value._replace(messages=tuple(sorted((*value.messages, *sends)))))
+        return self.joined(network, self.tables.networks.id_of(Network(tuple(sorted(sends)))))
+
+    def joined(self, network: int, said: int) -> int:
+        """Put on its way what another network holds."""
+        after = self._joined.get((network, said))
+        if after is None:
+            old, new = self.tables.networks[network], self.tables.networks[said]
+            both = Network(tuple(sorted((*old.messages, *new.messages))), (*old.tokens, *new.tokens))
+            after = self._joined[network, said] = self.tables.networks.id_of(both)
+        return after
 
     def end_batch(self, world: World, counter: int, *, given_up: bool = False, kind: str) -> Edge:
         """Report a batch whose writes have all ended, or that is given up while some may still land."""

@@ -14,7 +14,19 @@ from kvfence.core.ids import BatchId, PassId
 from kvfence.driver.ledger import ListLedger
 from kvfence.driver.loop import Rewrite
 from kvfence.protocol import properties
-from kvfence.protocol.commands import Command, Move, Send
+from kvfence.protocol.commands import (
+    Adopt,
+    Command,
+    Emit,
+    Finish,
+    Grew,
+    Move,
+    Post,
+    Resubmit,
+    RunPass,
+    Send,
+    StartPrefill,
+)
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import Event, Received
 from kvfence.protocol.gateway import GatewayNode
@@ -34,12 +46,14 @@ REFUSED = "event-refused"
 
 LEDGER = "ledger-agrees"
 
+OUTSIDE = (StartPrefill, Post, Adopt, Grew, RunPass, Emit, Resubmit, Finish)
+
 Observe = Callable[[Taken], None]
 """Called once for every step that was not taken before."""
 
 
 class Outcome(NamedTuple):
-    """What one event led to. ``sends``: numbers of messages; ``commands``: all others but page moves."""
+    """What one event led to. ``sends``: numbers of messages; ``commands``: those that do something outside the node."""
 
     process: int
     sends: tuple[int, ...]
@@ -111,7 +125,7 @@ class Steps:
         return Outcome(
             self.processes.id_of(after),
             tuple(self.messages.id_of(Envelope(life, c.to, c.message)) for c in sends),
-            tuple(c for c in result.commands if not isinstance(c, Send | Move)),
+            tuple(c for c in result.commands if isinstance(c, OUTSIDE)),
             broken,
             result.decisions,
         )

@@ -92,7 +92,8 @@ def draw(tables: Tables, world: World, before: Iterable[PageShown]) -> tuple[Pag
     """Draw every page of both pools."""
     old = {(shown.pool, shown.page): shown for shown in before}
     pages: list[PageShown] = []
-    for role, cells in zip((PREFILL, DECODE), tables.cells[world.cells], strict=True):
+    for role, number in ((PREFILL, world.prefill_cells), (DECODE, world.decode_cells)):
+        cells = tables.cells[number]
         states = page_states(tables.steps.processes[world[role]].node)
         for page, cell in enumerate(cells):
             state, serial = states.get(page, (PageState.FREE, 0))
@@ -243,7 +244,7 @@ def _any_message(tables: Tables, about: Any) -> str:
 
 
 def _reads(tables: Tables, world: World) -> str:
-    cells = tables.cells[world.cells].decode
+    cells = tables.cells[world.decode_cells]
     parts = []
     for sequence in tables.decode(world.decode).running:
         read = ", ".join(f"page {row.page} ({held_by(tables, cells[row.page].held)})" for row in sequence.rows)

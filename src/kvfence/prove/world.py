@@ -1,6 +1,6 @@
 """One state of everything: three processes, messages and writes on their way, pages, clients, and who lives.
 
-A world is eight small numbers; ``Tables`` has what each stands for. Two worlds are the same exactly if their numbers
+A world is nine small numbers; ``Tables`` has what each stands for. Two worlds are the same exactly if their numbers
 are. Read ``model.py`` for what can happen in one.
 """
 
@@ -30,9 +30,14 @@ class World(NamedTuple):
     decode: int
     network: int
     writes: int
-    cells: int
+    prefill_cells: int
+    decode_cells: int
     clients: int
     around: int
+
+
+ABSENT = -(1 << 40)
+"""Stands for a part that an action does not read; asking a table for it is an error."""
 
 
 class Network(NamedTuple):
@@ -40,13 +45,6 @@ class Network(NamedTuple):
 
     messages: tuple[int, ...] = ()
     tokens: tuple[TokensArrived, ...] = ()
-
-
-class Cells(NamedTuple):
-    """The pages of both pools."""
-
-    prefill: tuple[Cell, ...]
-    decode: tuple[Cell, ...]
 
 
 class Clients(NamedTuple):
@@ -87,7 +85,7 @@ class Tables:
         self.steps = Steps(bounds.rules, rewrites_of(bounds), exact=bounds.exact)
         self.networks: Table[Network] = Table()
         self.writes: Table[tuple[Write, ...]] = Table()
-        self.cells: Table[Cells] = Table()
+        self.cells: Table[tuple[Cell, ...]] = Table()
         self.clients: Table[Clients] = Table()
         self.around: Table[Around] = Table()
 
@@ -158,6 +156,8 @@ class View:
     @property
     def ends(self) -> Mapping[RequestId, tuple[EndReason, ...]]:
         """What the client was told each time it asked."""
+        if self._world.clients == ABSENT:
+            return {}
         clients = self._tables.clients[self._world.clients]
         told: dict[RequestId, tuple[EndReason, ...]] = {}
         for request, (times, ends) in enumerate(zip(clients.submitted, clients.ends, strict=True)):
@@ -170,6 +170,8 @@ class View:
     def misfits(self) -> set[RequestId]:
         """Requests that fit no pool or not the context."""
         bounds = self._tables.bounds
+        if self._world.clients == ABSENT:
+            return set()
         misfits = [request for request, asked in enumerate(bounds.requests) if bounds.misfit(asked)]
         clients = self._tables.clients[self._world.clients]
         return {_asking(request, time) for request in misfits for time in range(clients.submitted[request])}
