@@ -71,7 +71,7 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## Every check and every test but the slow runs below (at most 12 minutes on 2 cores).
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges and not prove" $(ARGS)
 
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
@@ -126,6 +126,9 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . $(PIP_ARGS)
 	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
 	@touch $@
+
+prove: install  ## Exhaust the larger worlds of the search and the whole matrix (half an hour of one core).
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m prove tests/prove $(ARGS)
 
 bench: install  ## Run one benchmark: make bench BENCH=fence
 	@[ -n "$(BENCH)" ] && [ -f "benchmarks/$(BENCH).py" ] || { \

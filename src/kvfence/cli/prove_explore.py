@@ -3,18 +3,18 @@
 The machinery is imported inside the command: the help needs none of it.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.render import console, print_json, print_note
+from kvfence.cli.render import console, print_json, print_note, print_table
 from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from kvfence.protocol.guards import Rules
     from kvfence.protocol.transitions import Fence
-    from kvfence.prove.bounds import Bounds
     from kvfence.prove.search import Progress, Result, Search
     from kvfence.prove.story import Story
 
@@ -44,6 +44,8 @@ Unordered = Annotated[bool, typer.Option("--unordered", help="Parts of a write l
 StatesMax = Annotated[int, typer.Option("--max-states", min=0, help="Give up after so many states; 0: never.")]
 Minutes = Annotated[float, typer.Option("--max-minutes", min=0, help="Give up after so much CPU time; 0: never.")]
 Memory = Annotated[float, typer.Option("--memory", min=0, help="Give up at so many GB; 0: never.")]
+As = Annotated[str, typer.Option("--as", metavar="ENGINE", help="The guards that a released engine has.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page to step through.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -56,13 +58,15 @@ def explore(
     setup: Setup = None,
     without: Without = None,
     properties: Property = None,
-    prefill_pages: PrefillPages = 2,
-    decode_pages: DecodePages = 4,
+    prefill_pages: PrefillPages = 1,
+    decode_pages: DecodePages = 2,
     fence: FenceOption = "peer_exit",
     unordered: Unordered = False,
     max_states: StatesMax = 0,
     max_minutes: Minutes = 0,
     memory: Memory = 0,
+    engine: As = "",
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Search every reachable state of a small closed world with the very ``step`` that the server runs.
@@ -70,6 +74,8 @@ def explore(
     Exit 1: a property can be broken, and here is the shortest way; 0: none within these bounds, every state seen;
     3: a limit was met first.
     """
+    if engine:
+        _as_engine(engine, html, json=json)
     from msgspec.structs import replace
 
     from kvfence.prove.bounds import Asked, Bounds
@@ -91,19 +97,52 @@ def explore(
     limits = Limits(max_states, max_minutes * 60, int(memory * 1e9))
     search = Search(bounds, limits, properties or (), _progress())
     result = search.run()
-    show(search, bounds, result, json=json)
+    show(search, result, html, json=json)
 
 
-def show(search: "Search", bounds: "Bounds", result: "Result", *, json: bool) -> None:
+def _as_engine(name: str, html: Path | None, *, json: bool) -> NoReturn:
+    """Search for what a released engine's guards let through."""
+    from kvfence.prove.engines import ENGINES
+    from kvfence.prove.examine import document, examine
+    from kvfence.prove.page import story_page
+    from kvfence.prove.report import lines_of
+
+    if name not in ENGINES:
+        raise SettingsError([f"--as {name}: one of {', '.join(ENGINES)}"])
+    engine = ENGINES[name]
+    found = examine(engine)
+    stories = [each.story for each in found if each.story is not None]
+    if html is not None:
+        subtitle = "; ".join(f"{fact.guard} {'present' if fact.present else 'absent'}" for fact in engine.facts)
+        html.write_text(story_page(name, subtitle, stories), encoding="utf-8")
+    if json:
+        print_json(document(engine, found))
+    else:
+        rows = [(f.guard, "present" if f.present else "absent", f.how, f.source) for f in engine.facts]
+        print_table(name, ("guard", "", "how", "source"), rows, stderr=False)
+        out = console(stderr=False)
+        for each in found:
+            out.print(
+                f"\n{each.finding.name}: {'found' if each.story else 'not found'} ({each.result.states:,} states)"
+            )
+            for line in lines_of(each.story) if each.story else ():
+                out.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(ExitCode.FOUND if stories else ExitCode.NOTHING_FOUND)
+
+
+def show(search: "Search", result: "Result", html: Path | None, *, json: bool) -> None:
     """Print what was found and end with its exit code."""
+    from kvfence.prove.page import story_page
     from kvfence.prove.report import document, lines_of
     from kvfence.prove.story import tell
 
     wanted = search.targets
     ways = [way for way in result.broken if not wanted or way.name in wanted]
     stories = [tell(search, way) for way in ways]
+    if html is not None:
+        html.write_text(story_page("A search of the protocol", _summary(result, stories), stories), encoding="utf-8")
     if json:
-        print_json(document(bounds, result, stories))
+        print_json(document(search.bounds, result, stories))
     else:
         out = console(stderr=False)
         for story in stories:
@@ -135,11 +174,11 @@ def _rules(without: list[str]) -> "Rules":
 
 
 def _names(option: str, text: str) -> frozenset[str]:
-    from kvfence.prove.bounds import FAULTS, SETUPS
+    from kvfence.prove.bounds import BEYOND, FAULTS, SETUPS
 
-    known = FAULTS if option == "--faults" else SETUPS
     if text in ("all", "none") and option == "--faults":
-        return frozenset(known if text == "all" else ())
+        return frozenset(FAULTS if text == "all" else ())
+    known = FAULTS | BEYOND if option == "--faults" else SETUPS
     names = [name for name in text.split(",") if name]
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvfence.driver.loop import Rewrite
 from kvfence.driver.prefix import PrefixIndex
 from kvfence.protocol.admission import Capacity, prefill_fit
-from kvfence.protocol.events import BatchEnded, Event, FloorMoved, Received
+from kvfence.protocol.events import BatchEnded, Event, FloorMoved, Received, Resend
 from kvfence.protocol.messages import Commit, Dispatch, EndReason, Failed
 
 INCIDENT_LACKS = (
@@ -70,6 +70,21 @@ def refusal_as_end(event: Event) -> Event:
     if failed.reason is not EndReason.DOES_NOT_FIT:
         return event
     return replace(event, envelope=replace(event.envelope, message=replace(failed, reason=EndReason.STOP)))
+
+
+def silent_refusal(capacity: Capacity) -> Rewrite:
+    """Retire a dispatch whose prompt does not fit without a word to decode.
+
+    Source: SGLang 0.5.20 to 0.5.23, where the sender's abort is local and decode waits for its own time-out.
+    """
+
+    def rewrite(event: Event) -> Event:
+        if not isinstance(event, Received) or not isinstance(event.envelope.message, Dispatch):
+            return event
+        dispatch = event.envelope.message
+        return event if prefill_fit(capacity, dispatch.num_tokens).holds else Resend(dispatch.attempt)
+
+    return rewrite
 
 
 class UnsaltedIndex(PrefixIndex):

@@ -424,7 +424,8 @@ def _answered(model: Model, before: World, after: World) -> bool:
 
 def repair(model: Model, world: World) -> Iterator[Edge]:
     """The supervisor fences what only it can: it recycles the writer, or has an engine rebuilt."""
-    hanging = any(not write.ended for write in model.tables.writes[world.writes])
+    writes = model.tables.writes[world.writes]
+    hanging = any(not write.ended and write.writer != FORMER_LIFE for write in writes)
     decode, prefill = model.tables.decode(world.decode).node, model.tables.prefill(world.prefill).node
     if hanging or decode.pool.quarantined:
         draft = Draft(model.tables, world)

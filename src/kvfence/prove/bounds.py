@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.driver.loop import Rewrite
-from kvfence.driver.mutants import placeholder_on_refusal
+from kvfence.driver.mutants import placeholder_on_refusal, silent_refusal
 from kvfence.protocol.admission import Capacity, fits
 from kvfence.protocol.guards import Rules
 from kvfence.protocol.transitions import Fence
@@ -17,7 +17,8 @@ FAULTS: dict[str, str] = {
     "duplicate": "a message or token arrives, and once more later",
     "confuse": "a completion is taken for that of another open attempt",
     "corrupt": "a write lands other bytes than it read",
-    "misdirect": "a write goes to another page of decode's pool",
+    "misdirect": "a write goes to a page that a running sequence uses",
+    "hasty": "a batch is called done before all of it has landed",
     "stall": "a batch is given up; what has not landed may land later, or never",
     "cancel": "a client leaves",
     "deadline": "an attempt's time is over at one of the nodes",
@@ -28,11 +29,17 @@ FAULTS: dict[str, str] = {
 }
 """What may go wrong, each at most once in a run."""
 
+BEYOND: dict[str, str] = {
+    "misdirect-early": "a write goes to a page that its next holder has not written yet, and lands around that",
+}
+"""What no guard here answers: the limits of the fault model. Never part of *all*."""
+
 SETUPS: dict[str, str] = {
     "former-writes": "writes of a life before decode's first are still on their way",
     "unzeroed": "prefill leaves what lies behind the last token",
     "drift": "prefill writes another layout than decode reads",
     "placeholder": "prefill's engine replaces a prompt that it refuses by one token",
+    "silent-refusal": "prefill's engine retires a prompt that it refuses without a word to decode",
     "shared-early": "prefill's index names pages as soon as they are granted",
     "unsalted": "prefill's index forgets whose prompt it looks for",
 }
@@ -52,7 +59,7 @@ class Bounds(Struct, frozen=True):
     """One closed world and how much may go wrong in it.
 
     ``requests``: in the order in which they are submitted, each by another client.
-    ``faults``: which of ``FAULTS`` may happen, each at most once, at most ``faults_max`` of them together.
+    ``faults``: which of ``FAULTS`` and ``BEYOND`` may happen, each at most once, and ``faults_max`` together at most.
     ``setups``: which of ``SETUPS`` hold from the start.
     ``in_order``: a write lands head, bytes, tail in this order, as ``lands_in_order`` of a transport promises.
     ``engine_pages``: what prefill's engine takes of a prompt where that is less than its pool; 0: its pool.
@@ -89,4 +96,5 @@ class Bounds(Struct, frozen=True):
 
 def rewrites_of(bounds: Bounds) -> tuple[Rewrite, ...]:
     """Give the mistakes of prefill's engine as rewriters of events."""
-    return (placeholder_on_refusal(bounds.engine_capacity),) if "placeholder" in bounds.setups else ()
+    made = {"placeholder": placeholder_on_refusal, "silent-refusal": silent_refusal}
+    return tuple(make(bounds.engine_capacity) for name, make in made.items() if name in bounds.setups)

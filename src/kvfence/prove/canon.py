@@ -239,7 +239,7 @@ class Canon:
         lives = self._around.get(around) or self._meet(around)
         names = lives.named
         processes = names[PROCESS]
-        parts = (
+        parts: tuple[int, ...] = (
             processes.get(gateway, -1),
             processes.get(prefill, -1),
             processes.get(decode, -1),

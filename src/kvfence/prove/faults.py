@@ -12,6 +12,7 @@ from kvfence.prove.effects import Draft
 from kvfence.prove.locality import reads
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.pages import HEAD
+from kvfence.prove.processes import rows_of
 from kvfence.prove.world import DECODE, GATEWAY, PREFILL, World
 
 WENT_WELL = (EndReason.LENGTH, EndReason.STOP)
@@ -61,10 +62,21 @@ def _corrupt(model: Model, world: World) -> Iterator[Edge]:
 
 @reads("writes", "prefill_cells", "decode_cells", "decode", "around")
 def _misdirect(model: Model, world: World) -> Iterator[Edge]:
+    node = model.tables.decode(world.decode).node
+    running = (h for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING)
+    return _astray(model, world, sorted({row.page for handoff in running for row in rows_of(node, handoff)}))
+
+
+@reads("writes", "prefill_cells", "decode_cells", "decode", "around")
+def _misdirect_early(model: Model, world: World) -> Iterator[Edge]:
+    return _astray(model, world, range(model.bounds.capacity.decode_pages))
+
+
+def _astray(model: Model, world: World, pages: Iterable[int]) -> Iterator[Edge]:
     for write in dict.fromkeys(model.tables.writes[world.writes]):
         if write.parts or write.ended:
             continue
-        for page in range(model.bounds.capacity.decode_pages):
+        for page in pages:
             if page != write.page:
                 draft = Draft(model.tables, world)
                 astray = write._replace(page=page, misdirected=True)
@@ -81,6 +93,14 @@ def _stall(model: Model, world: World) -> Iterator[Edge]:
     for counter in dict.fromkeys(write.attempt for write in writes):
         if not all(write.ended for write in writes if write.attempt == counter):
             yield model.end_batch(world, counter, given_up=True, kind="")
+
+
+@reads("prefill", "writes", "prefill_cells", "clients", "around")
+def _hasty(model: Model, world: World) -> Iterator[Edge]:
+    writes = [write for write in model.tables.writes[world.writes] if write.live]
+    for counter in dict.fromkeys(write.attempt for write in writes):
+        if not all(write.ended for write in writes if write.attempt == counter):
+            yield model.end_batch(world, counter, kind="")
 
 
 @reads("gateway", "clients", "around")
@@ -151,6 +171,8 @@ _FAULTS: dict[str, Callable[[Model, World], Iterable[Edge]]] = {
     "confuse": _confuse,
     "corrupt": _corrupt,
     "misdirect": _misdirect,
+    "misdirect-early": _misdirect_early,
+    "hasty": _hasty,
     "stall": _stall,
     "cancel": _cancel,
     "deadline": _deadline,

@@ -21,6 +21,7 @@ from kvfence.prove.bounds import Bounds
 from kvfence.prove.effects import Draft
 from kvfence.prove.pages import CORRUPT, EMPTY, Cell, Write
 from kvfence.prove.processes import Decode, Gateway, Prefill
+from kvfence.prove.sharing import received
 from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, Clients, Network, Tables, World, role_of
 
 LAYOUT = "layout"
@@ -98,7 +99,10 @@ class Model:
         """Hand a message to whoever lives at its address now; with ``keep`` a copy of it stays."""
         tables = self.tables
         role = self.role_of(message)
-        outcome = tables.steps.deliver(world[role], message)
+        if role == PREFILL and self.bounds.cached_lots_max:
+            outcome = tables.steps.feed(world[role], received(tables, world, message))
+        else:
+            outcome = tables.steps.deliver(world[role], message)
         network = world.network if keep else self.without(world.network, message)
         if outcome.commands:
             draft = Draft(tables, world._replace(network=network))

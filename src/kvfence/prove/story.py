@@ -224,6 +224,8 @@ _TELLERS: dict[str, Teller] = {
     "fault:confuse": lambda t, _w, a: f"FAULT: a completion is taken for {_message(t.steps.messages[a])}",
     "fault:corrupt": lambda _t, _w, a: f"FAULT: a write for attempt {a.attempt} will land other bytes",
     "fault:misdirect": lambda _t, _w, a: f"FAULT: a write for attempt {a[0].attempt} goes to page {a[1]}, head first",
+    "fault:hasty": lambda _t, _w, a: f"FAULT: the batch of attempt {a} is called done before all of it has landed",
+    "fault:misdirect-early": lambda _t, _w, a: f"FAULT: a write for attempt {a[0].attempt} goes to page {a[1]} early",
     "fault:stall": lambda _t, _w, a: f"FAULT: the batch of attempt {a} is given up; its writes may still land",
     "fault:cancel": lambda _t, _w, a: f"FAULT: the client of {name_of(a)} leaves",
     "fault:deadline": lambda _t, _w, a: f"FAULT: the time of attempt {a[1]} is over at {ROLES[a[0]]}",

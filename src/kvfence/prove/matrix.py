@@ -1,0 +1,167 @@
+"""Every guard taken away and put back: alone, with all others on; the smallest sets that suffice; known mistakes."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+
+from msgspec import Struct
+
+from kvfence.protocol.guards import GUARDS
+from kvfence.prove.bounds import Bounds
+from kvfence.prove.cases import CASES, HAZARDS, MISTAKES, Case, Hazard, Mistake, without
+from kvfence.prove.search import Limits, Search
+from kvfence.prove.story import Moment, tell
+
+LIMITS = Limits(cpu_s_max=60, memory_max=6 * 10**9)
+
+Progress = Callable[[str], None]
+
+
+class Tried(Struct, frozen=True):
+    """One search. ``verdict``: broken, safe (every world seen) or unknown."""
+
+    verdict: str
+    property: str
+    states: int
+    cpu_s: float
+    trace: tuple[Moment, ...] = ()
+
+
+class GuardRow(Struct, frozen=True):
+    """What one guard does.
+
+    ``alone``: the guards away with it, to make it the last line. ``without_it``, ``with_it``: the search in both
+    worlds. ``removed``: with all others on. ``redundant_under``: the guards that stop the fault where removal shows
+    nowhere.
+    """
+
+    guard: str
+    fault: str
+    alone: tuple[str, ...]
+    without_it: Tried
+    with_it: Tried
+    removed: Tried
+    redundant_under: tuple[str, ...]
+    trace: tuple[Moment, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Is it found when away, enough when back, and needed or said to be redundant?"""
+        needed = self.removed.verdict == "broken" or bool(self.redundant_under)
+        return (self.without_it.verdict, self.with_it.verdict) == ("broken", "safe") and needed
+
+
+class HazardRow(Struct, frozen=True):
+    """The smallest sets of guards that stop a hazard, all others of its guards away."""
+
+    hazard: str
+    guards: tuple[str, ...]
+    sufficient: tuple[tuple[str, ...], ...]
+    unknown: int
+
+
+class MistakeRow(Struct, frozen=True):
+    """A known mistake: refuted by a counterexample that some guard then answers, or why it cannot be made here."""
+
+    id: str
+    error: str
+    source: str
+    refuted: bool
+    answers: tuple[str, ...]
+    inexpressible: str
+    elsewhere: str
+    trace: tuple[Moment, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Is it refuted, or said why not?"""
+        return self.refuted or bool(self.inexpressible)
+
+
+class Matrix(Struct, frozen=True):
+    """Everything."""
+
+    guards: tuple[GuardRow, ...]
+    hazards: tuple[HazardRow, ...]
+    mistakes: tuple[MistakeRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Was everything seen that is expected?"""
+        return all(row.ok for row in self.guards) and all(row.ok for row in self.mistakes)
+
+
+def search(bounds: Bounds, harm: Iterable[str], *, told: bool = False) -> Tried:
+    """Look for a harm; with ``told`` its story, too."""
+    looking = Search(bounds, LIMITS, tuple(harm))
+    result = looking.run()
+    way = next((way for way in result.broken if way.name in harm), None)
+    if way is None:
+        return Tried("safe" if result.exhausted else "unknown", "", result.states, result.cpu_s)
+    trace = tell(looking, way).moments if told else ()
+    return Tried("broken", way.name, result.states, result.cpu_s, trace)
+
+
+def guard_row(name: str) -> GuardRow:
+    """Take a guard away, alone and with all others on, and put it back."""
+    guard, case = GUARDS[name], CASES[name]
+    found = search(without(case, name, *guard.alone), case.harm, told=True)
+    back = search(without(case, *guard.alone), case.harm)
+    shows = case.by_itself or case
+    removed = search(without(shows, name), shows.harm)
+    redundant = tuple(guard.redundant) if removed.verdict == "safe" and _stands_in(case, name) else ()
+    return GuardRow(name, guard.fault, guard.alone, _untold(found), back, removed, redundant, found.trace)
+
+
+def _stands_in(case: Case, name: str) -> bool:
+    """With the guards away that are said to stand in for it, does its removal show?"""
+    guard = GUARDS[name]
+    return search(without(case, name, *guard.redundant, *guard.alone), case.harm).verdict == "broken"
+
+
+def _untold(tried: Tried) -> Tried:
+    return Tried(tried.verdict, tried.property, tried.states, tried.cpu_s)
+
+
+def hazard_row(hazard: Hazard) -> HazardRow:
+    """Try every set of a hazard's guards, the smallest first."""
+    sufficient: list[tuple[str, ...]] = []
+    unknown = 0
+    for size in range(len(hazard.guards) + 1):
+        for kept in combinations(hazard.guards, size):
+            if any(set(enough) <= set(kept) for enough in sufficient):
+                continue
+            away = [guard for guard in hazard.guards if guard not in kept]
+            tried = search(without(hazard.case, *away), hazard.case.harm)
+            unknown += tried.verdict == "unknown"
+            if tried.verdict == "safe":
+                sufficient.append(kept)
+    return HazardRow(hazard.name, hazard.guards, tuple(sufficient), unknown)
+
+
+def mistake_row(mistake: Mistake) -> MistakeRow:
+    """Make a mistake and look for what it does; with its guards on it does nothing."""
+    facts = (mistake.id, mistake.error, mistake.source)
+    if mistake.case is None:
+        return MistakeRow(*facts, False, mistake.answers, mistake.inexpressible, mistake.elsewhere)
+    found = search(without(mistake.case, *mistake.without), mistake.case.harm, told=True)
+    stopped = search(mistake.case.bounds, mistake.case.harm)
+    refuted = (found.verdict, stopped.verdict) == ("broken", "safe")
+    return MistakeRow(*facts, refuted, mistake.answers, mistake.inexpressible, mistake.elsewhere, found.trace)
+
+
+def matrix(guards: Iterable[str] = (), progress: Progress | None = None) -> Matrix:
+    """Run all of it, or some guards alone."""
+    names = tuple(guards) or tuple(GUARDS)
+    whole = not tuple(guards)
+
+    def said(rows: Iterator[GuardRow]) -> Iterator[GuardRow]:
+        for row in rows:
+            if progress is not None:
+                progress(row.guard)
+            yield row
+
+    return Matrix(
+        tuple(said(guard_row(name) for name in names)),
+        tuple(hazard_row(hazard) for hazard in HAZARDS) if whole else (),
+        tuple(mistake_row(mistake) for mistake in MISTAKES) if whole else (),
+    )

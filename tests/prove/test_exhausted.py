@@ -1,0 +1,56 @@
+"""The larger worlds: exhausted with every guard, and the whole matrix."""
+
+import pytest
+from msgspec.structs import replace
+
+from kvfence.protocol.guards import GUARDS
+from kvfence.prove.bounds import FAULTS, Asked, Bounds
+from kvfence.prove.cases import HAZARDS, MISTAKES, TIGHT
+from kvfence.prove.matrix import guard_row, hazard_row, mistake_row
+from kvfence.prove.search import Limits, explore
+
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(3600)]
+
+LIMITS = Limits(cpu_s_max=1800, memory_max=8 * 10**9)
+THREE = replace(TIGHT, requests=tuple(Asked(max_tokens=1, tenant=number) for number in range(3)))
+PAIRS = (("deadline", "retry"), ("deadline", "restart-prefill"), ("retry", "restart-prefill"))
+
+
+def test_two_requests_and_every_fault_once() -> None:
+    """What ``kvfence prove explore`` searches is exhausted, and nothing breaks."""
+    result = explore(replace(TIGHT, faults=frozenset(FAULTS), faults_max=1), LIMITS)
+    assert (result.exhausted, result.broken) == (True, ())
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_three_requests_and_a_pair_of_faults(pair: tuple[str, str]) -> None:
+    """Three requests with an abort, a retry or a restart together break nothing."""
+    result = explore(replace(THREE, faults=frozenset(pair), faults_max=2), LIMITS)
+    assert (result.exhausted, result.broken) == (True, ())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_two_requests_side_by_side_and_one_fault(fault: str) -> None:
+    """With room for both at once, each fault alone breaks nothing."""
+    result = explore(Bounds(faults=frozenset({fault}), faults_max=1), LIMITS)
+    assert (result.exhausted, result.broken) == (True, ())
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_every_guard(name: str) -> None:
+    """Found when away, enough when back, and needed or named as redundant."""
+    assert guard_row(name).ok
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.id)
+def test_every_known_mistake(mistake: "object") -> None:
+    """Refuted by a counterexample that its guards then stop, or said not to be expressible."""
+    assert mistake_row(mistake).ok  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hazard", HAZARDS, ids=lambda hazard: hazard.name)
+def test_every_hazard_has_a_smallest_answer(hazard: "object") -> None:
+    """Some set of guards suffices, and none is left untold."""
+    row = hazard_row(hazard)  # type: ignore[arg-type]
+    assert row.sufficient
+    assert row.unknown == 0

@@ -1,0 +1,62 @@
+"""Guards taken away and put back by search; engines as shipped; the page."""
+
+import pytest
+
+from kvfence.protocol.guards import GUARDS
+from kvfence.prove.cases import CASES, MISTAKES
+from kvfence.prove.engines import ENGINES
+from kvfence.prove.examine import examine
+from kvfence.prove.matrix import Matrix, guard_row
+from kvfence.prove.page import matrix_page
+
+QUICK = (
+    "fits",
+    "refusal-is-final",
+    "count-matches",
+    "stamp-at-adopt",
+    "digest-matches",
+    "layout-agrees",
+    "batch-bound",
+)
+"""The others take seconds each: `make prove` runs them."""
+
+
+def test_every_guard_has_its_case() -> None:
+    """A guard without a world in which its fault can harm fails here."""
+    assert set(CASES) == set(GUARDS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_guard_is_found_when_away_and_enough_when_back(name: str) -> None:
+    """Alone it is the last line; with all others on its removal shows, or others are named that stand in."""
+    row = guard_row(name)
+    assert row.ok
+    assert row.trace
+
+
+def test_every_known_mistake_has_its_world_or_a_reason() -> None:
+    """M1 to M15 are each searched for, or it is said why no world here can make them and what covers them."""
+    assert [mistake.id for mistake in MISTAKES] == [f"M{number}" for number in range(1, 16)]
+    for mistake in MISTAKES:
+        assert (mistake.case is None) == bool(mistake.inexpressible)
+        assert bool(mistake.inexpressible) <= bool(mistake.elsewhere)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_as_shipped_lets_its_findings_through(name: str) -> None:
+    """Each finding of a released engine is come upon with the guards that it has."""
+    assert [each.finding.name for each in examine(ENGINES[name]) if each.story is None] == []
+
+
+def test_every_fact_of_an_engine_has_a_source() -> None:
+    """Where each guard of a set was seen, and whether the engine was run or read."""
+    facts = [fact for engine in ENGINES.values() for fact in engine.facts]
+    assert all(fact.source and fact.how in ("ran", "read") for fact in facts)
+
+
+def test_the_page_tells_the_stories() -> None:
+    """The page holds each guard's story, and no reference to anywhere else."""
+    page = matrix_page(Matrix((guard_row("fits"),), (), ()))
+    assert "without fits" in page
+    assert "refusal-arrives" in page
+    assert "http" not in page
