@@ -59,4 +59,4 @@ def test_the_page_tells_the_stories() -> None:
     page = matrix_page(Matrix((guard_row("fits"),), (), ()))
     assert "without fits" in page
     assert "refusal-arrives" in page
-    assert "http" not in page
+    assert "://" not in page
