@@ -183,10 +183,8 @@ def _land(_tables: Tables, _world: World, about: tuple[Write, int]) -> str:
     write, part = about
     what = PART_NAMES.get(part, "whole page")
     source = write.source if isinstance(write.source, int) else "of a dead writer"
-    late = "" if write.live else " late"
-    return (
-        f"The {what} of a write for attempt {write.attempt} lands{late} in decode's page {write.page} (from {source})"
-    )
+    lands = ("land" if part == BYTES else "lands") + ("" if write.live else " late")
+    return f"The {what} of a write for attempt {write.attempt} {lands} in decode's page {write.page} (from {source})"
 
 
 Teller = Callable[[Tables, World, Any], str]
