@@ -40,7 +40,8 @@ FAMILY = replace(
     cached_lots_max=2,
     batch_pages_max=2,
 )
-ALIKE = replace(FAMILY, requests=(Asked(num_tokens=3, max_tokens=1, family=1),) * 2)
+ALIKE = replace(FAMILY, requests=(Asked(num_tokens=3, max_tokens=1, family=1),))
+"""One whose pages would be found by the next of its tenant."""
 
 
 def _with(bounds: Bounds, *faults: str, setups: tuple[str, ...] = ()) -> Bounds:
@@ -66,7 +67,7 @@ CASES: dict[str, Case] = {
     "digest-matches": Case(_with(ONE, "corrupt"), LEAK),
     "layout-agrees": Case(_with(ONE, setups=("drift",)), LEAK),
     "quarantine-on-revoke": Case(_with(ONE, "deadline"), STRAY),
-    "quarantine-on-mismatch": Case(_with(ROOMY, "misdirect", "retry"), LEAK),
+    "quarantine-on-mismatch": Case(_with(ONE, "hasty"), STRAY),
     "drain-or-fence": Case(_with(ONE, "cancel", "deadline"), STRAY),
     "hold-source": Case(_with(REUSED, "deadline"), ("source-held",)),
     "pass-ended": Case(_with(ONE, "deadline"), STRAY),
@@ -82,7 +83,7 @@ CASES: dict[str, Case] = {
         ("sends-own-bytes",),
     ),
     "tenant-salt": Case(_with(FAMILY, setups=("unsalted",)), LEAK),
-    "verified-before-shared": Case(_with(ALIKE, "deadline", setups=("shared-early",)), LEAK),
+    "verified-before-shared": Case(_with(ALIKE, "deadline", setups=("shared-early",)), ("cached-is-verified",)),
 }
 
 
