@@ -60,7 +60,8 @@ class Observed:
         self.around = tables.around[world.around]
         self.decode = tables.decode(world.decode)
         self.prefill = tables.prefill(world.prefill)
-        self.cells = tables.cells[world.cells]
+        self.prefill_cells = tables.cells[world.prefill_cells]
+        self.decode_cells = tables.cells[world.decode_cells]
         self.asked = tables.clients[world.clients].asked
         self.messages: list[Envelope] = [tables.steps.messages[n] for n in tables.networks[world.network].messages]
         self.writes: tuple[Write, ...] = tables.writes[world.writes]
@@ -84,11 +85,11 @@ class Observed:
     def domains(self) -> dict[str, list[Any]]:
         """Give what there is of each sort."""
         sizes = [self.facts["size"][(number,)] for number in self.known]
-        sources = [(life, page) for life in self.lives for page in range(len(self.cells.prefill))]
+        sources = [(life, page) for life in self.lives for page in range(len(self.prefill_cells))]
         return {
             "attempt": list(self.known),
             "index": list(range(max(sizes, default=1))),
-            "page": list(range(len(self.cells.decode))),
+            "page": list(range(len(self.decode_cells))),
             "source": sources,
             "life": list(self.lives),
             "request": [NOBODY, *range(len(self.bounds.requests))],
@@ -177,7 +178,7 @@ class Observed:
             self.say("partial", number, num_tokens % self.bounds.capacity.page_size != 0)
         for life in self.lives:
             self.say("layout", life, True)
-            for page in range(len(self.cells.prefill)):
+            for page in range(len(self.prefill_cells)):
                 self.say("pool", (life, page), life)
         self.say("fence", _FENCES[self.bounds.fence])
         self.say("batch_max", self.bounds.batch_pages_max)
@@ -246,7 +247,7 @@ class Observed:
 
     def _say_decode_pages(self) -> None:
         node = self.decode.node
-        for page, cell in enumerate(self.cells.decode):
+        for page, cell in enumerate(self.decode_cells):
             self.say("page", page, fields.FREE)
             self.say("former", page, False)
             self.say("stray", page, 0)
@@ -280,7 +281,7 @@ class Observed:
                     self.say("head_own", row.page, number)
 
     def _own_kind(self, page: int, expected: object) -> int:
-        head = self.cells.decode[page].head
+        head = self.decode_cells[page].head
         return fields.BY_DECODE if head == expected else self.facts["head_kind"].get((page,), fields.BARE)
 
     def _say_owned(self, number: int, pages: Iterable[int], kind: int) -> None:
@@ -324,7 +325,7 @@ class Observed:
 
     def _say_source_pages(self) -> None:
         node, life = self.prefill.node, self.life
-        for page, cell in enumerate(self.cells.prefill):
+        for page, cell in enumerate(self.prefill_cells):
             t = (life, page)
             self.say("source_state", t, fields.S_FREE)
             self.say("source_serial", t, cell.head[1] if cell.head is not None and cell.head[0] == life else 0)
@@ -368,7 +369,7 @@ class Observed:
             self._say_write(write)
 
     def _say_write(self, write: Write) -> None:
-        cell = write.source if isinstance(write.source, Cell) else self.cells.prefill[write.source]
+        cell = write.source if isinstance(write.source, Cell) else self.prefill_cells[write.source]
         vouched = owner(cell.tail[1]) if cell.tail is not None else None
         if vouched is None or write.attempt not in self.known:
             return
