@@ -1,8 +1,9 @@
 """Every detector finds its own fault, nobody else does, and a sound endpoint of any temper is called nothing."""
 
 import pytest
+from msgspec.structs import replace
 
-from kvfence.probe.detectors import ALL
+from kvfence.probe.detectors import ALL, over_limit
 from kvfence.probe.exchange import Record
 from kvfence.probe.finding import Finding, Severity
 from tests.unit.probe.endpoints import Temper, record
@@ -58,3 +59,12 @@ def test_foreign_text_is_a_leak(name: str) -> None:
 def test_a_sound_endpoint_is_accused_of_nothing(temper: Temper) -> None:
     """Small models that loop, refusals, cached replies, slow servers and proxies that hold back are all sound."""
     assert accusations(record(1, temper, rungs=30)) == []
+
+
+def test_a_refused_prompt_that_was_shorter_than_the_ruler_thinks_accuses_nobody() -> None:
+    """Its length is a guess where calibration saw longer prompts answered."""
+    made = record(1, rungs=30)
+    refused = next(each for each in made.exchanges if each.trouble is not None and each.status == 400)
+    guessed = replace(refused, ask=replace(refused.ask, num_tokens=1_500))
+    exchanges = tuple(guessed if each is refused else each for each in made.exchanges)
+    assert over_limit.look(replace(made, exchanges=exchanges)) == []
