@@ -24,6 +24,8 @@ from kvfence.scope.store import Store
 from kvfence.scope.values import Reader, Value, typed
 
 HEAD_BYTES = 1 << 20
+PACKED_BYTES_MIN = 18
+"""A packed file that is whole and holds nothing has more; a shorter one was cut off."""
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
 _TROUBLES = {
     "not_json": "lines that are no JSON object",
@@ -332,7 +334,8 @@ def with_picks(reading: Reading, picks: Sequence[Pick]) -> Reading:
     choices = tuple(Choice(each.column, each.shown, each.how) for each in picks)
     missing = tuple(column for column in REQUEST_COLUMNS if column not in {each.column for each in picks})
     troubles = reading.troubles
-    if not picks and reading.format == formats.JSON_LINES and not reading.rows and not troubles:
+    is_cut = reading.compression and (reading.bytes or 0) < PACKED_BYTES_MIN
+    if not picks and reading.format == formats.JSON_LINES and not (reading.rows or troubles or is_cut):
         return structs.replace(reading, troubles=(Trouble("empty", 1, _TROUBLES["empty"]),))
     if not picks:
         troubles = (*troubles, Trouble("no_column", 1, _TROUBLES["no_column"] + "; name one by --map COLUMN=FIELD"))

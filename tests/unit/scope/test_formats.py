@@ -323,9 +323,11 @@ def test_an_empty_file_beside_others_is_named_and_no_more(tmp_path: Path) -> Non
     """A rotated log that nothing was written to lacks nothing."""
     (tmp_path / "empty.jsonl").write_bytes(b"")
     (tmp_path / "empty.jsonl.gz").write_bytes(gzip.compress(b"\n"))
-    found = run(tmp_path, tmp_path / "empty.jsonl", tmp_path / "empty.jsonl.gz", write(tmp_path / "a", [entry("a", 5)]))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"\n")[:2])
+    names = [tmp_path / name for name in ("empty.jsonl", "empty.jsonl.gz", "cut.gz")]
+    found = run(tmp_path, *names, write(tmp_path / "a", [entry("a", 5)]))
     assert found.counts == {"CLEAR": 1}
-    assert found.troubles() == {"empty": 2}
+    assert found.troubles() == {"empty": 2, "no_column": 1}
 
 
 def test_what_two_fields_say_of_a_length_clears_nobody_by_the_shorter_one(tmp_path: Path) -> None:
