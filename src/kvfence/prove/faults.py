@@ -11,7 +11,6 @@ from kvfence.prove import actions, lives
 from kvfence.prove.effects import Draft
 from kvfence.prove.locality import reads
 from kvfence.prove.model import Edge, Model
-from kvfence.prove.pages import HEAD
 from kvfence.prove.processes import rows_of
 from kvfence.prove.world import DECODE, GATEWAY, PREFILL, World
 
@@ -78,11 +77,12 @@ def _astray(model: Model, world: World, pages: Iterable[int]) -> Iterator[Edge]:
             continue
         for page in pages:
             if page != write.page:
-                draft = Draft(model.tables, world)
-                astray = write._replace(page=page, misdirected=True)
-                draft.change(write, astray)
-                draft.land(astray, HEAD)
-                yield Edge("", (write, page), *draft.done())
+                for part in write.next_parts(model.bounds.in_order):
+                    draft = Draft(model.tables, world)
+                    astray = write._replace(page=page, misdirected=True)
+                    draft.change(write, astray)
+                    draft.land(astray, part)
+                    yield Edge("", (write, page), *draft.done())
 
 
 @reads("prefill", "writes", "prefill_cells", "clients", "around")

@@ -221,7 +221,7 @@ _TELLERS: dict[str, Teller] = {
     "fault:duplicate": lambda t, _w, a: f"FAULT: {_any_message(t, a)} arrives, and a copy is still on its way",
     "fault:confuse": lambda t, _w, a: f"FAULT: a completion is taken for {_message(t.steps.messages[a])}",
     "fault:corrupt": lambda _t, _w, a: f"FAULT: a write for attempt {a.attempt} will land other bytes",
-    "fault:misdirect": lambda _t, _w, a: f"FAULT: a write for attempt {a[0].attempt} goes to page {a[1]}, head first",
+    "fault:misdirect": lambda _t, _w, a: f"FAULT: a write for attempt {a[0].attempt} goes to page {a[1]}",
     "fault:hasty": lambda _t, _w, a: f"FAULT: the batch of attempt {a} is called done before all of it has landed",
     "fault:misdirect-early": lambda _t, _w, a: f"FAULT: a write for attempt {a[0].attempt} goes to page {a[1]} early",
     "fault:stall": lambda _t, _w, a: f"FAULT: the batch of attempt {a} is given up; its writes may still land",
