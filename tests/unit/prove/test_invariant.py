@@ -139,7 +139,6 @@ def test_an_unknown_guard_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_search_tells_the_harm_beside_it() -> None:
     """For a guard with a known world the steps to the harm stand beside what the proof says, and end with it."""
-    pytest.importorskip("kvfence.prove.cases")
     steps = trace("hold-source")
     assert steps[0].startswith("1. ")
     assert steps[-1] == "broken: source-held"

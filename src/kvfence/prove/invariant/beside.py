@@ -1,14 +1,12 @@
 """Beside what the proof says of a guard: how the search comes to the harm, step by step, in its smallest world."""
 
-import importlib
-import importlib.util
-
 from kvfence.protocol.guards import GUARDS
+from kvfence.prove.bounds import Bounds
+from kvfence.prove.cases import CASES, without
 from kvfence.prove.search import Limits, Search
 from kvfence.prove.story import tell
 
 LIMITS = Limits(cpu_s_max=20)
-CASES = "kvfence.prove.cases"
 
 
 def trace(name: str) -> tuple[str, ...]:
@@ -16,20 +14,16 @@ def trace(name: str) -> tuple[str, ...]:
 
     Empty where no world is known for it, or none was found in time.
     """
-    if importlib.util.find_spec(CASES) is None:
-        return ()
-    cases = importlib.import_module(CASES)
-    case = cases.CASES.get(name)
+    case = CASES.get(name)
     if case is None:
         return ()
     shows = case.by_itself or case
-    return _searched(cases.without(shows, name), shows.harm) or _searched(
-        cases.without(case, name, *GUARDS[name].alone), case.harm
-    )
+    alone = _searched(without(shows, name), shows.harm)
+    return alone or _searched(without(case, name, *GUARDS[name].alone), case.harm)
 
 
-def _searched(bounds: object, harm: tuple[str, ...]) -> tuple[str, ...]:
-    looking = Search(bounds, LIMITS, harm)  # type: ignore[arg-type]
+def _searched(bounds: Bounds, harm: tuple[str, ...]) -> tuple[str, ...]:
+    looking = Search(bounds, LIMITS, harm)
     way = next((way for way in looking.run().broken if way.name in harm), None)
     if way is None:
         return ()
