@@ -124,21 +124,25 @@ def test_a_report_is_made_again_or_it_is_said_why_not(run: Run, tmp_path: Path) 
     before = run(*arguments)
     assert json.loads(before.out)["affected"] == 1
     again = ("--as-of", json.loads(before.out)["as_of"])
+    timeless = b'{"id": "timeless", "prompt_tokens": 7}'
+    log.write_bytes(b"\n".join((*LINES, LATER, b'{"broken', timeless)) + b"\n")
     assert run(*arguments, *again).out == before.out
-    log.write_bytes(b"\n".join((*LINES, LATER, b'{"broken', b'{"id": "timeless", "prompt_tokens": 7}')) + b"\n")
-    assert run(*arguments, *again).out == before.out
-    for added in (b'{"broken', b'{"id": "timeless", "prompt_tokens": 7}'):
+    for added in (b'{"broken', timeless):
         log.write_bytes(b"\n".join((*LINES, added, LATER)) + b"\n")
         outcome = run(*arguments, *again)
         assert (outcome.code, outcome.out) == (2, "")
         assert f"{log}" in outcome.err.replace("\n", "")
         assert "cut it behind line 4" in outcome.err.replace("\n", " ")
-    log.write_bytes(b"\n".join(LINES) + b"\n")
+
+
+def test_an_empty_file_is_in_a_report_made_again_only_where_its_age_says_so(run: Run, tmp_path: Path) -> None:
+    """Nothing in it tells whether it was there: the file's own time does, or there is an error."""
+    log = _log(tmp_path / "a.jsonl", {"id": "a", "prompt_tokens": 5})
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
-    with_empty = (*arguments[:3], str(empty), *arguments[3:])
-    outcome = run(*with_empty, *again)
+    arguments = ("scope", "report", log, str(empty), "--pool", "800", "--names", "--json")
+    outcome = run(*arguments, "--as-of", AT)
     assert outcome.code == 2
     assert "empty.jsonl" in outcome.err.replace("\n", "")
     os.utime(empty, (0, 0))
-    assert run(*with_empty).out == run(*with_empty, *again).out
+    assert run(*arguments).out == run(*arguments, "--as-of", AT).out
