@@ -114,6 +114,7 @@ class DecodeState:
         return len(reserved.pages) if reserved is not None and reserved.pages is not None else 0
 
     def forget(self, room: int) -> None:
-        """The engine is done with a room; its refusal stays for who asks late."""
+        """The engine is done with a room, and its client has been told; whoever uses it again begins anew."""
         with self._lock:
             self._rooms.pop(room, None)
+            self._refused.pop(room, None)

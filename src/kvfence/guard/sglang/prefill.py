@@ -75,6 +75,11 @@ class PrefillState:
             self._rooms.pop(refused.room, None)
             return [peer.endpoint for peer in self._peers.values()]
 
+    def admit(self, room: int) -> None:
+        """A request that nobody refused uses this room: what was refused in it before is over."""
+        with self._lock:
+            self._refused.pop(room, None)
+
     def is_expected(self, room: int) -> bool:
         """Has a decode with a guard asked for this room?"""
         return room in self._rooms

@@ -92,9 +92,12 @@ class Wiring:
     def prefill_admits(self, original: Any, queue: Any, req: Any, *given: Any, **named: Any) -> Any:
         """A refused request never enters the queue: it ends with its own words, and decode is told."""
         refusal = req.to_finish
-        if self._prefill is None or type(refusal).__name__ != "FINISH_ABORT" or req.bootstrap_host == FAKE_HOST:
+        if self._prefill is None or req.bootstrap_room is None or req.bootstrap_host == FAKE_HOST:
             return original(queue, req, *given, **named)
         room = int(req.bootstrap_room)
+        if type(refusal).__name__ != "FINISH_ABORT":
+            self._prefill.admit(room)
+            return original(queue, req, *given, **named)
         self.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=self._settings.enforces)
         if not self._settings.enforces:
             return original(queue, req, *given, **named)
@@ -216,10 +219,12 @@ class Wiring:
         own = req.to_finish
         if type(own).__name__ == "FINISH_ABORT":
             refusal = Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
-        if refusal is None or not self._settings.enforces:
+        if self._decode is None or refusal is None or not self._settings.enforces or req.bootstrap_room is None:
             return original(queue, req, *given, **named)
-        self.tally.refuse(int(req.bootstrap_room), "refusal-is-final", "a refused request at the door", enforced=True)
+        room = int(req.bootstrap_room)
+        self.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=True)
         _prepare_abort(req, refusal.message, status_code=HTTPStatus(refusal.status))
+        self._decode.forget(room)
         queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
 

@@ -140,6 +140,21 @@ def test_a_refused_room_is_told_to_who_asks_late(pair: tuple[Side, PrefillState,
     assert decode.refusal(ROOM) == Refusal("too long", 400)
 
 
+def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """A refusal ends with its request: the next one in the same room is handed off like any other."""
+    _, prefill, _, decode = pair
+    refused = RefusedAtPrefill(ROOM, 400, "too long")
+    prefill.refuse(refused)
+    decode.note_refused(refused)
+    decode.forget(ROOM)
+    assert decode.refusal(ROOM) is None
+    prefill.admit(ROOM)
+    hand_off(pair, SOURCE)
+    judged = decode.judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].holds
+
+
 def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A refusal goes to all that have said hello, since the room's own decode may not have asked yet."""
     _, prefill, _, decode = pair
