@@ -66,11 +66,10 @@ class Sources(Struct):
 
 
 class _Table(Struct, frozen=True):
-    """Rows as requests, and the fields they were read from: raw, with its floats where nothing else can be unread."""
+    """Rows as requests. all_read: no value of theirs is unread."""
 
     table: Any
-    raw: Any = None
-    floats: list[Value] | None = None
+    all_read: bool = False
 
 
 def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
@@ -140,14 +139,18 @@ def _ranges(
 
 
 def _has_unread(read: _Table) -> bool:
-    """Tell whether a value may be unread: by a sum, where only a float that is no number can be."""
-    if read.floats is None:
-        return int(read.table.filter((read.table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) > 0
-    if not read.floats:
+    """Tell whether a value of some rows is unread."""
+    if read.all_read:
         return False
-    sums = {f"f{index}": each.sum() for index, each in enumerate(read.floats)}
-    (row,) = read.raw.aggregate(**sums).to_pyarrow().to_pylist()
-    return any(value is not None and not isfinite(value) for value in row.values())
+    return int(read.table.filter((read.table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) > 0
+
+
+def _all_numbers(raw: Any, floats: Sequence[Value]) -> bool:
+    """Tell by their sums, which are quick, whether floats are all numbers."""
+    if not floats:
+        return True
+    (row,) = raw.aggregate(**{f"f{index}": each.sum() for index, each in enumerate(floats)}).to_pyarrow().to_pylist()
+    return all(value is None or isfinite(value) for value in row.values())
 
 
 # ---- Parquet
@@ -207,15 +210,20 @@ def _parquet(store: Store, name: str, plan: Plan) -> Staged:
 
 def with_naive_times(reading: Reading, table: Any, picks: Sequence[Pick]) -> Reading:
     """Count the rows of a typed table whose times leave out their zone, or name a day alone: its types say so."""
-    bits = 0
-    for each in picks:
-        if KINDS[each.column] == "time":
-            bits |= column_bits(_at(table, each.path).type())
+    bits = _bits_of_columns(table, picks)
     said = [("no_zone", NO_ZONE)] if bits & NO_ZONE_OF_COLUMN_BIT else []
     said += [("day_only", DAY_ONLY)] if bits & DAY_ONLY_OF_COLUMN_BIT else []
     whole = "" if reading.rows else ", the whole column"
     troubles = tuple(Trouble(kind, max(reading.rows, 1), text + whole) for kind, text in said)
     return structs.replace(reading, troubles=(*reading.troubles, *troubles))
+
+
+def _bits_of_columns(table: Any, picks: Sequence[Pick]) -> int:
+    bits = 0
+    for each in picks:
+        if KINDS[each.column] == "time":
+            bits |= column_bits(_at(table, each.path).type())
+    return bits
 
 
 def fields_of_table(table: Any) -> list[Field]:
@@ -260,7 +268,12 @@ def _parquet_tables(store: Store, found: Mapping[str, Staged], zone: str) -> lis
 
         columns = typed(picks, get, Reader(zone))
         place = {"source_file": raw["_file"], "source_line": (raw["file_row_number"] + 1).cast("int64")}
-        tables.append(_Table(raw.select(**columns, **place), raw, only_floats(picks, get)))
+        floats = only_floats(picks, get)
+        all_read = floats is not None and _all_numbers(raw, floats)
+        if all_read:
+            # Told once, so that no other question reads the floats for it.
+            columns["bad"] = ibis.literal(_bits_of_columns(raw, picks), "int64")
+        tables.append(_Table(raw.select(**columns, **place), all_read))
     return tables
 
 
