@@ -34,7 +34,8 @@ def _counted(exchange: Exchange) -> int:
 
 
 def _sent(exchange: Exchange) -> int:
-    return exchange.ask.num_tokens or 0
+    """Give what was sent: as it was planned, and no more than one token a word, in case it was planned wrong."""
+    return min(exchange.ask.num_tokens or 0, len(exchange.ask.prompt.split()))
 
 
 def _finding(exchanges: list[Exchange], severity: Severity, message: str) -> list[Finding]:
