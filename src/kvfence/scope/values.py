@@ -361,8 +361,9 @@ def _is_naive(seen: _Seen) -> Value:
 
 
 def _plausible(time: Value) -> Value:
-    """Leave out times that only a cast can make: infinity, the year 99999."""
-    return ibis.ifelse(time < ibis.timestamp("2097-01-01"), time, ibis.null("timestamp(6)"))
+    """Leave out times that only a cast can make: infinity, the year 99999, years before the first."""
+    held = time.between(ibis.timestamp("0001-01-02"), ibis.timestamp("2096-12-31"))
+    return ibis.ifelse(held, time, ibis.null("timestamp(6)"))
 
 
 def _from_zone(local: Value, reader: Reader) -> Value:

@@ -257,6 +257,18 @@ def test_what_cannot_be_read_is_counted(outcome: Outcome, name: str) -> None:
     assert found == TROUBLES.get(name, {})
 
 
+def test_times_that_no_calendar_holds_stop_nothing(tmp_path: Path) -> None:
+    """Years before the first and after the last are no times: counted, and the request is judged without one."""
+    log = tmp_path / "calendar.jsonl"
+    times = ("-0044-03-15T00:00:00Z", "0000-01-01T00:00:00Z", "44-03-15 (BC) 00:00:00", "290000-01-01T00:00:00Z")
+    log.write_bytes(_lines(entry("now", 5, AT), *(entry(f"r{n}", LONG, time) for n, time in enumerate(times))))
+    outcome = run(tmp_path, log)
+    assert {row["request_id"] for row in outcome.rows if row["class"] in ("AFFECTED", "UNKNOWN")} >= {
+        f"r{n}" for n in range(len(times))
+    }
+    assert all(row["started"] is None for row in outcome.rows if str(row["request_id"]).startswith("r"))
+
+
 def test_sources_and_lines_are_known(outcome: Outcome) -> None:
     """A finding names its file and its line, broken and blank lines counted."""
     lines = {
