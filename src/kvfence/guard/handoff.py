@@ -1,7 +1,7 @@
 """What decode expects of a hand-off, what prefill promised of it, and whether the two agree: the guards' decisions.
 
 Free of engines. An engine's adapter says what it offered and what arrived; the answer is a list of decisions, the
-first refused one being the reason. Not for: what follows from a refusal (the adapter), pages (``pages.py``).
+first refused one being the reason. Not for: what follows from a refusal (the adapter).
 """
 
 from collections.abc import Callable

@@ -11,13 +11,13 @@ from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.guard.key import Key
 
 VERSION = 1
-"""Raised when a message changes; pairs of different versions are refused by name."""
+"""Raised when a message changes; prefill sends nothing to a decode of another version."""
 
 
 class Hello(Struct, frozen=True, tag=True):
     """Decode to prefill, once a session: who is there, with which limits.
 
-    Units: tokens. ``layout``: everything by which bytes could mean different things (``layout.py``).
+    Units: tokens. ``layout``: everything by which bytes could mean different things.
     """
 
     version: int

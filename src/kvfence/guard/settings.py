@@ -1,4 +1,4 @@
-"""What an operator sets: the mode, the shared key, where the trace goes. Read from the environment alone.
+"""What an operator sets: the mode and the shared key. Read from the environment alone.
 
 An engine's command line belongs to the engine, so a plug-in has variables: ``KVFENCE_GUARD`` (enforce, the default, or
 observe), ``KVFENCE_GUARD_KEY_FILE`` or ``KVFENCE_GUARD_KEY`` (at least 32 characters, the same on both roles),
@@ -59,6 +59,9 @@ def _key(environment: Mapping[str, str], problems: list[str]) -> Key:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{PREFIX}_KEY_FILE: {type(error).__name__}; name a file that this process can read")
+            return Key.none()
+        if not text:
+            problems.append(f"{PREFIX}_KEY_FILE: empty; put the secret there")
             return Key.none()
     if text:
         if len(text) < KEY_CHARS_MIN:

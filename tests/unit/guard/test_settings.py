@@ -46,6 +46,14 @@ def test_what_is_wrong_is_said_without_the_secret(environment: dict[str, str], s
     assert "short" not in str(caught.value)
 
 
+def test_an_empty_key_file_is_no_wish_to_do_without(tmp_path: Path) -> None:
+    """A file that lost its secret is an error, also where doing without would be allowed."""
+    path = tmp_path / "key"
+    path.write_text("\n")
+    with pytest.raises(SettingsError, match="empty"):
+        load({"KVFENCE_GUARD_KEY_FILE": str(path), "KVFENCE_GUARD_INSECURE": "1"})
+
+
 def test_all_mistakes_are_said_at_once() -> None:
     """A wrong mode and a missing key are two problems of one error."""
     with pytest.raises(SettingsError) as caught:

@@ -1,12 +1,11 @@
 """What the guard remembers at decode: what was reserved for each room, what prefill promised, what is refused or held.
 
-The engine's scheduler and its reader of messages come here. All is bounded by what the engine holds open, and refusals
-of rooms not yet seen by ``REFUSALS_MAX``.
+The engine's scheduler and its reader of messages come here. Bounded: reservations by ``ROOMS_MAX``, refusals by
+``REFUSALS_MAX``; whose entry was dropped is refused.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +16,8 @@ from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPref
 from kvfence.guard.sglang.memory import PageMemory, Pages
 
 REFUSALS_MAX = 4096
+ROOMS_MAX = 65_536
+"""Reservations that are remembered; an engine holds far fewer open."""
 
 
 class Refusal(Struct, frozen=True):
@@ -45,9 +46,8 @@ class DecodeState:
         self._hello = Hello(VERSION, self.incarnation, mode, memory.layout, pool_tokens, context_tokens)
         self._lock = threading.Lock()
         self._counter = 0
-        self._rooms: dict[int, _Reserved] = {}
+        self._rooms: OrderedDict[int, _Reserved] = OrderedDict()
         self._refused: OrderedDict[int, Refusal] = OrderedDict()
-        self.held: dict[int, Callable[[], None]] = {}
 
     @property
     def hello(self) -> Hello:
@@ -58,6 +58,8 @@ class DecodeState:
         """Note what the engine reserves for a room."""
         with self._lock:
             self._rooms[room] = _Reserved(num_tokens)
+            while len(self._rooms) > ROOMS_MAX:
+                self._rooms.popitem(last=False)
 
     def offer(self, room: int, pages: Pages, prefix_tokens: int) -> Offer | None:
         """Mint an attempt for pages that are being offered; None for a room that reserved nothing."""
@@ -107,6 +109,11 @@ class DecodeState:
         pages = reserved.pages
         reserved.verdict = verify(expected, reserved.promise, lambda: self._memory.digest_of(pages), enforced=enforced)
         return reserved.verdict, True
+
+    def verdict(self, room: int) -> Verdict | None:
+        """Give what was found of a room whose pages have all been sent; None before."""
+        reserved = self._rooms.get(room)
+        return reserved.verdict if reserved is not None else None
 
     def num_pages(self, room: int) -> int:
         """Give how many pages a room was offered."""

@@ -8,9 +8,7 @@ import sys
 from typing import Any
 
 from kvfence.core.errors import SettingsError
-from kvfence.guard import settings
 from kvfence.guard.sglang.points import POINTS, found
-from kvfence.guard.sglang.wiring import Wiring
 
 ON = "KVFENCE_GUARD"
 _HOW = {
@@ -32,12 +30,17 @@ def activate() -> None:
     if os.environ.get(ON) == "off":
         return
     try:
+        from kvfence.guard import settings
+        from kvfence.guard.sglang.wiring import Wiring
+
         _put_in(Wiring(settings.load(os.environ)))
     except SettingsError as error:
         _end(str(error))
+    except Exception as error:  # noqa: BLE001  whatever it is, SGLang would log it and serve without the guard
+        _end(f"{type(error).__name__}: {error}")
 
 
-def _put_in(wiring: Wiring) -> None:
+def _put_in(wiring: Any) -> None:
     from sglang.srt.plugins.hook_registry import (  # type: ignore[import-not-found, unused-ignore]
         HookRegistry,
         HookType,

@@ -45,6 +45,14 @@ def found(point: Point) -> str | None:
     return next((name for name in point.names if _is_there(name)), None)
 
 
+def unhooked() -> list[str]:
+    """Give the points whose functions nothing wraps: SGLang logs a hook that it could not apply, and goes on."""
+    names = {point.key: found(point) for point in POINTS}
+    return [
+        key for key, name in names.items() if name is None or not hasattr(pkgutil.resolve_name(name), "__wrapped__")
+    ]
+
+
 def _is_there(name: str) -> bool:
     owner_name, _, attribute = name.rpartition(".")
     try:

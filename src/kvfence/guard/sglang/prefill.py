@@ -1,6 +1,7 @@
 """What the guard remembers at prefill: which decodes have one, what each attempt expects, what has been sent of it.
 
-Two threads come here: the engine's scheduler, which sends pages, and its reader of messages. All is bounded.
+Two threads come here: the engine's scheduler, which sends pages, and its reader of messages. Bounded by ``ROOMS_MAX``,
+``REFUSALS_MAX`` and the number of decodes.
 """
 
 import threading
@@ -15,21 +16,17 @@ from kvfence.guard.sglang.memory import Digest, PageMemory, Pages
 REFUSALS_MAX = 4096
 """Refused rooms that are remembered, so that a decode which asks late is told too; the oldest is forgotten."""
 
+ROOMS_MAX = 65_536
+"""Offers that are remembered; one that was forgotten is sent nothing."""
+
 Endpoint = tuple[str, int]
-
-
-class Peer(Struct, frozen=True):
-    """A decode that has a guard, and where it reads."""
-
-    hello: Hello
-    endpoint: Endpoint
 
 
 class _Sending(Struct):
     """One room: who expects it, and what has been sent. ``num_tokens``: known with the last chunk."""
 
     offers: dict[Endpoint, Offer]
-    digest: Digest
+    digest: Digest | None = None
     num_tokens: int = 0
 
 
@@ -41,27 +38,31 @@ class PrefillState:
         self._memory = memory
         self._pool_tokens, self._context_tokens, self._mode = pool_tokens, context_tokens, mode
         self._lock = threading.Lock()
-        self._peers: dict[str, Peer] = {}
-        self._rooms: dict[int, _Sending] = {}
+        self._peers: dict[Endpoint, Hello] = {}
+        self._rooms: OrderedDict[int, _Sending] = OrderedDict()
         self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
 
     # ---- what decode says ----
 
-    def meet(self, session: str, hello: Hello, endpoint: Endpoint) -> Welcome:
-        """Remember a decode's session; give the answer."""
+    def meet(self, hello: Hello, endpoint: Endpoint) -> Welcome | None:
+        """Remember a decode, the latest life at its address; None for another version, which is sent nothing."""
         with self._lock:
-            self._peers[session] = Peer(hello, endpoint)
+            self._peers.pop(endpoint, None)
+            if hello.version != VERSION:
+                return None
+            self._peers[endpoint] = hello
         return Welcome(
             VERSION, self.incarnation, self._mode, self._memory.layout, self._pool_tokens, self._context_tokens
         )
 
     def expect(self, offer: Offer, endpoint: Endpoint) -> RefusedAtPrefill | None:
-        """Remember what one decode expects of a room; give the refusal where there is one already."""
+        """Remember what a decode that we have met expects of a room; give the refusal where there is one already."""
         with self._lock:
             refused = self._refused.get(offer.room)
-            if refused is None:
-                sending = self._rooms.setdefault(offer.room, _Sending({}, Digest(self._memory)))
-                sending.offers[endpoint] = offer
+            if refused is None and endpoint in self._peers:
+                self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
+                while len(self._rooms) > ROOMS_MAX:
+                    self._rooms.popitem(last=False)
             return refused
 
     # ---- what the engine does ----
@@ -73,7 +74,7 @@ class PrefillState:
             while len(self._refused) > REFUSALS_MAX:
                 self._refused.popitem(last=False)
             self._rooms.pop(refused.room, None)
-            return [peer.endpoint for peer in self._peers.values()]
+            return list(self._peers)
 
     def admit(self, room: int) -> None:
         """A request that nobody refused uses this room: what was refused in it before is over."""
@@ -94,13 +95,15 @@ class PrefillState:
         """Read pages that are about to be sent; their last pass has ended."""
         sending = self._rooms.get(room)
         if sending is not None:
+            if sending.digest is None:
+                sending.digest = Digest(self._memory)
             sending.digest.add(pages)
 
     def promise(self, room: int, endpoint: Endpoint) -> Promise | None:
         """Say what was sent of a room to one decode; None where that decode has no guard."""
         sending = self._rooms.get(room)
         offer = sending.offers.get(endpoint) if sending is not None else None
-        if sending is None or offer is None:
+        if sending is None or offer is None or sending.digest is None:
             return None
         return Promise(
             attempt=offer.attempt,

@@ -21,7 +21,7 @@ class Tally:
     def __init__(self, settings: GuardSettings, role: str) -> None:
         self._role = role
         self._decisions = Counter("kvfence:guard_decisions", "What each guard answered.", ["role", "guard", "answer"])
-        self._held = Gauge("kvfence:guard_quarantined_pages", "Pages kept from re-use until a proof.", ["role"])
+        self._held = Gauge("kvfence:guard_quarantined_pages", "Pages kept from re-use until a restart.", ["role"])
         active = Gauge(
             "kvfence:guard_active",
             "1: the guard is on.",
@@ -36,7 +36,8 @@ class Tally:
             self._decisions.labels(self._role, decision.guard, decision.answer).inc()
 
     def refuse(self, room: int, guard: str, reason: str, *, enforced: bool) -> None:
-        """Say that one hand-off was refused, or would have been."""
+        """Count and say that one hand-off was refused, or would have been."""
+        self._decisions.labels(self._role, guard, "refuse" if enforced else "observed").inc()
         word = "refused" if enforced else "would refuse"
         logger.warning("kvfence %s room=%s guard=%s: %s", word, room, guard, reason)
 

@@ -15,6 +15,7 @@ from kvfence.guard.messages import Hello, Message, Offer, Promise, RefusedAtPref
 from kvfence.guard.settings import GuardSettings
 from kvfence.guard.sglang.decode import DecodeState, Refusal
 from kvfence.guard.sglang.memory import PageMemory, Pages
+from kvfence.guard.sglang.points import unhooked
 from kvfence.guard.sglang.prefill import PrefillState
 from kvfence.guard.sglang.sockets import MAGIC, Frames, ReadSocket, WriteSocket
 from kvfence.guard.sglang.tally import Tally
@@ -23,6 +24,10 @@ SUCCESS = b"4"
 """SGLang's ``KVPoll.Success`` as it travels."""
 
 FAKE_HOST = "2.2.2.2"
+"""SGLang's stand-in for prefill in health checks; nothing travels."""
+
+HELD = ("stamp-at-adopt", "attempt-is-current", "digest-matches")
+"""Refused by one of these, pages may still be written to: nobody has vouched for their last write."""
 
 
 class Wiring:
@@ -41,6 +46,9 @@ class Wiring:
 
     def manager_made(self, _result: Any, manager: Any, *given: Any, **_named: Any) -> None:
         """Take this process's role; its messages are read through the guard from now on."""
+        missing = unhooked()
+        if missing:
+            raise SettingsError([f"SGLang could not put in the guard's hook {key}" for key in missing])
         role = str(given[1].value)
         server = given[2]
         if server.device != "cpu":
@@ -81,7 +89,11 @@ class Wiring:
         endpoint = (frames[1].decode("ascii"), int(frames[2]))
         match message:
             case Hello():
-                self._send(endpoint, prefill.meet(frames[3].decode("ascii"), message, endpoint))
+                welcome = prefill.meet(message, endpoint)
+                if welcome is None:
+                    self.tally.refuse(0, "layout-agrees", "decode's guard has another version", enforced=True)
+                else:
+                    self._send(endpoint, welcome)
             case Offer():
                 refused = prefill.expect(message, endpoint)
                 if refused is not None:
@@ -182,15 +194,22 @@ class Wiring:
         if self._decode is None or receiver.bootstrap_room is None:
             return
         room = int(receiver.bootstrap_room)
+        if room in self._receivers and self._settings.enforces:
+            self.tally.refuse(room, "attempt-is-current", "another request is open in this room", enforced=True)
+            receiver.conclude_state = _poll("Failed")
+            return
         self._receivers[room] = receiver
         if self._decode.refusal(room) is not None:
             self._fail(room, "refused at prefill")
 
     def receiver_cleared(self, _result: Any, receiver: Any, *_given: Any, **_named: Any) -> None:
         """The engine is done with a room at decode."""
-        if self._decode is not None and receiver.bootstrap_room is not None:
-            self._receivers.pop(int(receiver.bootstrap_room), None)
-            self._decode.forget(int(receiver.bootstrap_room))
+        if self._decode is None or receiver.bootstrap_room is None:
+            return
+        room = int(receiver.bootstrap_room)
+        if self._receivers.get(room) is receiver:
+            del self._receivers[room]
+            self._decode.forget(room)
 
     def prefill_reached(self, original: Any, *given: Any, **named: Any) -> Any:
         """What decode writes to prefill carries the guard's words behind the engine's."""
@@ -231,7 +250,7 @@ class Wiring:
     def decode_aborts(self, original: Any, req: Any, message: str, *given: Any, **named: Any) -> Any:
         """A request that the guard or prefill refused ends with that refusal's words, not with a time-out's."""
         refusal = self._decode.refusal(req.bootstrap_room) if self._decode is not None else None
-        if refusal is None:
+        if refusal is None or not self._settings.enforces:
             return original(req, message, *given, **named)
         return original(req, refusal.message, status_code=HTTPStatus(refusal.status))
 
@@ -242,31 +261,33 @@ class Wiring:
             return status
         room = int(receiver.bootstrap_room)
         judged = self._decode.judge(room, enforced=self._settings.enforces)
-        if judged is None:
-            return status
+        if judged is None:  # the engine says that pages came which the guard has not offered
+            self.tally.refuse(room, "stamp-at-adopt", "nothing was offered", enforced=self._settings.enforces)
+            return self._refused(room, "pages came that were not offered") if self._settings.enforces else status
         verdict, first = judged
         if first:
-            self.tally.note(verdict.decisions)
+            self.tally.note(verdict.decisions if verdict.holds else verdict.decisions[:-1])
             if not verdict.holds:
                 guard = verdict.decisions[-1].guard
                 self.tally.refuse(room, guard, verdict.reason, enforced=self._settings.enforces)
         if verdict.holds or not self._settings.enforces:
             return status
-        self._decode.refuse(room, Refusal(f"kvfence: {verdict.reason}", HTTPStatus.BAD_GATEWAY))
-        self._fail(room, verdict.reason)
+        return self._refused(room, verdict.reason)
+
+    def _refused(self, room: int, reason: str) -> Any:
+        cast(DecodeState, self._decode).refuse(room, Refusal(f"kvfence: {reason}", HTTPStatus.BAD_GATEWAY))
+        self._fail(room, reason)
         return _poll("Failed")
 
     def decode_releases(self, original: Any, req: Any, *given: Any, **named: Any) -> Any:
-        """Pages whose bytes were not what was promised stay out of the pool: somebody may still write to them."""
+        """Pages that came, and were not what was promised, stay out of the pool: somebody may still write to them."""
         room = req.bootstrap_room
-        judged = self._decode.judge(int(room), enforced=True) if self._decode is not None and room is not None else None
-        if judged is None or judged[0].holds or not self._settings.enforces:
+        verdict = self._decode.verdict(int(room)) if self._decode is not None and room is not None else None
+        if self._decode is None or verdict is None or verdict.holds or not self._settings.enforces:
             return original(req, *given, **named)
-        if judged[0].decisions[-1].guard not in ("digest-matches", "stamp-at-adopt"):
-            return original(req, *given, **named)  # prefill vouches that all it posted has landed
-        decode = cast(DecodeState, self._decode)
-        self.tally.hold(decode.num_pages(int(room)))
-        decode.held[int(room)] = lambda: original(req, *given, **named)
+        if verdict.decisions[-1].guard not in HELD:
+            return original(req, *given, **named)  # prefill vouches that all it posted for this attempt has landed
+        self.tally.hold(self._decode.num_pages(int(room)))
         return None
 
 

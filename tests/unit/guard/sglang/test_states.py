@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import RefusedAtPrefill
@@ -59,6 +60,7 @@ def hand_off(pair: tuple[Side, PrefillState, Side, DecodeState], sent: np.ndarra
     decode.reserve(ROOM, 12)
     offer = decode.offer(ROOM, TARGET, 0)
     assert offer is not None
+    assert prefill.meet(decode.hello, ENDPOINT) is not None
     assert prefill.expect(offer, ENDPOINT) is None
     for chunk in (sent[:1], sent[1:]):
         prefill.note_pages(ROOM, chunk)
@@ -158,8 +160,22 @@ def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillStat
 def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A refusal goes to all that have said hello, since the room's own decode may not have asked yet."""
     _, prefill, _, decode = pair
-    prefill.meet("session", decode.hello, ENDPOINT)
+    prefill.meet(decode.hello, ENDPOINT)
+    prefill.meet(decode.hello, ENDPOINT)
     assert prefill.refuse(RefusedAtPrefill(ROOM, 400, "too long")) == [ENDPOINT]
+
+
+def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """Whoever speaks another version, or has not said hello, is not expected, so that no page goes there."""
+    _, prefill, _, decode = pair
+    decode.reserve(ROOM, 12)
+    offer = decode.offer(ROOM, TARGET, 0)
+    assert offer is not None
+    prefill.expect(offer, ENDPOINT)
+    assert not prefill.is_expected(ROOM)
+    assert prefill.meet(replace(decode.hello, version=99), ENDPOINT) is None
+    prefill.expect(offer, ENDPOINT)
+    assert not prefill.is_expected(ROOM)
 
 
 def test_remembered_refusals_are_bounded(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
