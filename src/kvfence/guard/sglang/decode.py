@@ -121,7 +121,11 @@ class DecodeState:
         return len(reserved.pages) if reserved is not None and reserved.pages is not None else 0
 
     def forget(self, room: int) -> None:
-        """The engine is done with a room, and its client has been told; whoever uses it again begins anew."""
+        """The engine is done with a room's transfer; it may still have to tell its client why."""
         with self._lock:
             self._rooms.pop(room, None)
+
+    def told(self, room: int) -> None:
+        """A refused room's client has been told; whoever uses it again begins anew."""
+        with self._lock:
             self._refused.pop(room, None)

@@ -243,15 +243,16 @@ class Wiring:
         room = int(req.bootstrap_room)
         self.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=True)
         _prepare_abort(req, refusal.message, status_code=HTTPStatus(refusal.status))
-        self._decode.forget(room)
+        self._decode.told(room)
         queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
 
     def decode_aborts(self, original: Any, req: Any, message: str, *given: Any, **named: Any) -> Any:
         """A request that the guard or prefill refused ends with that refusal's words, not with a time-out's."""
         refusal = self._decode.refusal(req.bootstrap_room) if self._decode is not None else None
-        if refusal is None or not self._settings.enforces:
+        if self._decode is None or refusal is None or not self._settings.enforces:
             return original(req, message, *given, **named)
+        self._decode.told(int(req.bootstrap_room))
         return original(req, refusal.message, status_code=HTTPStatus(refusal.status))
 
     def receiver_polled(self, original: Any, receiver: Any, *given: Any, **named: Any) -> Any:

@@ -149,6 +149,8 @@ def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillStat
     prefill.refuse(refused)
     decode.note_refused(refused)
     decode.forget(ROOM)
+    assert decode.refusal(ROOM) is not None, "the engine ends a transfer before it tells its client why"
+    decode.told(ROOM)
     assert decode.refusal(ROOM) is None
     prefill.admit(ROOM)
     hand_off(pair, SOURCE)
