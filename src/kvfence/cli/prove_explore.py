@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from kvfence.cli.beside import refuse_beside
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_json, print_note, print_table
 from kvfence.core.errors import SettingsError
@@ -15,6 +16,7 @@ from kvfence.core.errors import SettingsError
 if TYPE_CHECKING:
     from kvfence.protocol.guards import Rules
     from kvfence.protocol.transitions import Fence
+    from kvfence.prove.examine import Examined
     from kvfence.prove.search import Progress, Result, Search
     from kvfence.prove.story import Story
 
@@ -51,6 +53,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 
 @app.command(epilog=EPILOGUE)
 def explore(
+    context: typer.Context,
     requests: Requests = 2,
     prompt: Prompt = 2,
     faults: Faults = "all",
@@ -75,6 +78,7 @@ def explore(
     3: a limit was met first.
     """
     if engine:
+        refuse_beside(context, "--as", ("engine", "html", "json"))
         _as_engine(engine, html, json=json)
     from msgspec.structs import replace
 
@@ -95,7 +99,7 @@ def explore(
         in_order=not unordered,
     )
     limits = Limits(max_states, max_minutes * 60, int(memory * 1e9))
-    search = Search(bounds, limits, properties or (), _progress())
+    search = Search(bounds, limits, _properties(properties or []), _progress())
     result = search.run()
     show(search, result, html, json=json)
 
@@ -122,12 +126,19 @@ def _as_engine(name: str, html: Path | None, *, json: bool) -> NoReturn:
         print_table(name, ("guard", "", "how", "source"), rows, stderr=False)
         out = console(stderr=False)
         for each in found:
-            out.print(
-                f"\n{each.finding.name}: {'found' if each.story else 'not found'} ({each.result.states:,} states)"
-            )
+            out.print(f"\n{each.finding.name}: {_came_of(each)} ({each.result.states:,} states)", markup=False)
             for line in lines_of(each.story) if each.story else ():
                 out.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(ExitCode.FOUND if stories else ExitCode.NOTHING_FOUND)
+    if stories:
+        raise typer.Exit(ExitCode.FOUND)
+    exhausted = all(each.result.exhausted for each in found)
+    raise typer.Exit(ExitCode.NOTHING_FOUND if exhausted else ExitCode.COULD_NOT_TELL)
+
+
+def _came_of(each: "Examined") -> str:
+    if each.story is not None:
+        return "found"
+    return "not found, every state seen" if each.result.exhausted else f"UNKNOWN: ended by {each.result.bound}"
 
 
 def show(search: "Search", result: "Result", html: Path | None, *, json: bool) -> None:
@@ -136,8 +147,7 @@ def show(search: "Search", result: "Result", html: Path | None, *, json: bool) -
     from kvfence.prove.report import document, lines_of
     from kvfence.prove.story import tell
 
-    wanted = search.targets
-    ways = [way for way in result.broken if not wanted or way.name in wanted]
+    ways = [way for way in result.broken if way.name in search.targets] or result.broken
     stories = [tell(search, way) for way in ways]
     if html is not None:
         html.write_text(story_page("A search of the protocol", _summary(result, stories), stories), encoding="utf-8")
@@ -171,6 +181,24 @@ def _rules(without: list[str]) -> "Rules":
     if unknown:
         raise SettingsError([f"--without {name}: no guard is called that" for name in unknown])
     return Rules.without(*without)
+
+
+def _properties(names: list[str]) -> list[str]:
+    """Refuse what can never break because there is no such property."""
+    import difflib
+
+    from kvfence.protocol.properties import OF_NODES, OF_STEPS, OF_WORLDS
+    from kvfence.prove.steps import REFUSED
+
+    known = [REFUSED, *(p.name for p in OF_NODES), *(p.name for p in OF_STEPS), *(p.name for p in OF_WORLDS)]
+    problems = []
+    for name in names:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+        problems += [] if name in known else [f"--property {name}: no property is called that; {hint}"]
+    if problems:
+        raise SettingsError(problems)
+    return names
 
 
 def _names(option: str, text: str) -> frozenset[str]:

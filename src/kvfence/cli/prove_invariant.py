@@ -13,7 +13,7 @@ from kvfence.protocol.guards import ASKED, GUARDS, Rules
 
 if TYPE_CHECKING:
     from kvfence.prove.invariant.induction import Failure, Proof
-    from kvfence.prove.invariant.verdicts import Verdict
+    from kvfence.prove.invariant.verdicts import Outcome, Verdict
 
 app = typer.Typer()
 
@@ -33,7 +33,7 @@ def invariant(
 
     Every conjunct of an inductive invariant is shown at the start and after every action. With a guard taken away:
     which action no longer keeps which conjunct, and a state in which that happens. Exit code 0 where the proof stands,
-    1 where it does not.
+    1 where it does not, 3 where Z3 gave up on a question and nothing was found.
     """
     names = _known(absent or [])
     try:
@@ -54,8 +54,15 @@ def invariant(
     else:
         _show(proof, verdicts)
         _show_trace(steps)
-    found = names and verdicts[0].fails
-    raise typer.Exit(ExitCode.FOUND if found or not proof.holds else ExitCode.NOTHING_FOUND)
+    failures = [*proof.failures, *(verdicts[0].fails if names else ())]
+    raise typer.Exit(exit_code(failures, [verdict.outcome for verdict in verdicts]))
+
+
+def exit_code(failures: "Sequence[Failure]", outcomes: "Sequence[Outcome]") -> ExitCode:
+    """Give the exit code: a state that was found counts more than a question on which Z3 gave up."""
+    if any(not failure.unknown for failure in failures):
+        return ExitCode.FOUND
+    return ExitCode.COULD_NOT_TELL if failures or "unknown" in outcomes else ExitCode.NOTHING_FOUND
 
 
 class _Document(Struct):
@@ -77,7 +84,8 @@ def _known(names: Sequence[str]) -> list[str]:
 
 
 def _show(proof: "Proof", verdicts: "Sequence[Verdict]") -> None:
-    said = "proved" if proof.holds else "NOT proved"
+    unknown = all(failure.unknown for failure in proof.failures)
+    said = "proved" if proof.holds else "UNKNOWN" if unknown else "NOT proved"
     print_note(f"All guards on: {said}. {proof.conjuncts} conjuncts, {proof.actions} actions, "
                f"{proof.obligations} obligations, {proof.cpu_s:.1f} s of CPU time.")  # fmt: skip
     _show_failures(proof.failures)
@@ -102,15 +110,18 @@ def _named(verdict: "Verdict") -> str:
 
 
 def _first(failures: "Sequence[Failure]") -> str:
-    failure = next((f for f in failures if f.safety), failures[0])
-    return f"{failure.action} breaks {failure.conjunct}"
+    real = [f for f in failures if not f.unknown]
+    failure = next((f for f in real if f.safety), (real or failures)[0])
+    return f"{failure.action} {'breaks' if real else 'may break: Z3 gave up on'} {failure.conjunct}"
 
 
 def _show_failures(failures: "Sequence[Failure]") -> None:
     for failure in failures:
         kind = "a promise" if failure.safety else "part of the argument"
-        print_note(f"  {failure.action} does not keep {failure.conjunct} ({kind})")
-    shown = next((f for f in failures if f.safety), failures[0] if failures else None)
+        said = "UNKNOWN, Z3 gave up: does it keep" if failure.unknown else "does not keep"
+        print_note(f"  {failure.action} {said} {failure.conjunct} ({kind})")
+    real = [f for f in failures if not f.unknown]
+    shown = next((f for f in real if f.safety), real[0] if real else None)
     if shown is not None:
         print_note(f"  for example, where {shown.action} happens with:")
         for name, value in shown.model:

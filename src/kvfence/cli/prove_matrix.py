@@ -23,8 +23,8 @@ def matrix(
 ) -> None:
     """Take each guard away, alone and with all others on, and put it back; replay the field's known mistakes.
 
-    Exit 0: each is needed, or said to be redundant and under what; every mistake is refuted or said not to be
-    expressible here. Exit 1: something of that was not seen.
+    Exit 0: each is needed, or said to be redundant and under what; for every hazard some set of guards is enough;
+    every mistake is refuted or said not to be expressible here. Exit 1: something of that was not seen.
     """
     import msgspec
 

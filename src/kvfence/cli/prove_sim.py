@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvfence.cli.beside import refuse_beside
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table
 from kvfence.core.errors import SettingsError
@@ -41,6 +42,7 @@ kvfence prove sim --judge
 
 @app.command(epilog=EPILOGUE)
 def sim(
+    context: typer.Context,
     runs: Annotated[int, typer.Option("--runs", help="How many seeds, from 0.", min=1)] = 500,
     seed: Annotated[int | None, typer.Option("--seed", help="This seed alone.")] = None,
     seeds: Annotated[str, typer.Option("--seeds", metavar="A:B", help="Seeds A to B, B left out.")] = "",
@@ -48,7 +50,7 @@ def sim(
     without: Annotated[list[str] | None, typer.Option("--without", metavar="GUARD", help="Take a guard away.")] = None,
     mutant: Annotated[str, typer.Option("--mutant", metavar="NAME", help="Plant a known mistake; ?: name them.")] = "",
     shrink: Annotated[bool, typer.Option("--shrink", help="Make the first failing run short and tell it.")] = False,
-    judge: Annotated[bool, typer.Option("--judge", help="Plant every known mistake; how soon is each found?")] = False,
+    judge: Annotated[bool, typer.Option("--judge", help="Plant every known mistake, over symbols.")] = False,
     real: Annotated[
         bool | None,
         typer.Option("--bytes/--symbols", help="Records of bytes, sealed and compared; default where numpy is."),
@@ -62,9 +64,12 @@ def sim(
     where every mutant was found, 1 where not.
     """
     if judge:
+        refuse_beside(context, "--judge", ("judge", "json", *(("real",) if real is False else ())))
         raise typer.Exit(_judge_all(json=json))
     if trace is not None and seed is None:
         raise SettingsError(["--trace writes one run's traces: name its --seed"])
+    if trace is not None and any(trace.glob("*.ndjson*")):
+        raise SettingsError([f"--trace {trace}: it holds traces already, of another run; name an empty folder"])
     began = time.process_time()
     chosen = _chosen(runs, seed, seeds)
     build = _builder(without or [], mutant, real=_has_numpy() if real is None else real)
@@ -266,15 +271,22 @@ def _judge_all(*, json: bool) -> ExitCode:
     hits, alarms, began = [], [], time.process_time()
     for planted in mutants():
         hits.append(judge_one(planted))
-        if judge_one(guarded(planted), rate_runs=3, runs_max=3).num_hits and not planted.case.rewrites:
+        if judge_one(guarded(planted), rate_runs=3, runs_max=3).num_hits:
             alarms.append(planted.name)
         print_note(f"judge: {planted.name}: {_rate(hits[-1])}")
     missed = [each.name for each in hits if not each.first]
     if json:
         cpu_s = round(time.process_time() - began, 1)
-        document = {"schema": "kvfence-sim-judge/1", "bound": FIRST_HIT_MAX, "mutants": hits, "missed": missed}
+        document = {
+            "schema": "kvfence-sim-judge/1",
+            "pages": "symbols",
+            "bound": FIRST_HIT_MAX,
+            "mutants": hits,
+            "missed": missed,
+        }
         print_json({**document, "false_alarms": alarms, "not_expressible": ELSEWHERE, "cpu_s": cpu_s})
     else:
+        console(stderr=False).print("Pages are symbols.")
         _show_hits(hits)
         for known, why in ELSEWHERE.items():
             print_note(f"{known} is no mutant here: {why}")

@@ -42,13 +42,15 @@ def document(engine: Engine, found: list[Examined]) -> dict[str, Any]:
                 "name": each.finding.name,
                 "property": each.finding.property,
                 "found": each.story is not None,
+                "exhausted": each.result.exhausted,
+                "bound": each.result.bound,
                 "states": each.result.states,
                 "cpu_s": round(each.result.cpu_s, 3),
                 "trace": msgspec.to_builtins(each.story.moments) if each.story is not None else [],
             }
             for each in found
         ],
-        "exhausted": False,
+        "exhausted": all(each.result.exhausted for each in found),
         "states": sum(each.result.states for each in found),
         "trace": next((msgspec.to_builtins(each.story.moments) for each in found if each.story is not None), []),
     }

@@ -58,6 +58,11 @@ class HazardRow(Struct, frozen=True):
     sufficient: tuple[tuple[str, ...], ...]
     unknown: int
 
+    @property
+    def ok(self) -> bool:
+        """Is there a set that suffices, and was every set judged?"""
+        return bool(self.sufficient) and not self.unknown
+
 
 class MistakeRow(Struct, frozen=True):
     """A known mistake: refuted by a counterexample that some guard then answers, or why it cannot be made here."""
@@ -87,7 +92,8 @@ class Matrix(Struct, frozen=True):
     @property
     def ok(self) -> bool:
         """Was everything seen that is expected?"""
-        return all(row.ok for row in self.guards) and all(row.ok for row in self.mistakes)
+        rows: list[GuardRow | HazardRow | MistakeRow] = [*self.guards, *self.hazards, *self.mistakes]
+        return all(row.ok for row in rows)
 
 
 def search(bounds: Bounds, harm: Iterable[str], *, told: bool = False) -> Tried:

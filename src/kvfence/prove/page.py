@@ -61,8 +61,12 @@ def tables(found: Matrix) -> list[TableShown]:
     columns = ("guard", "fault", "away with it", "without it", "with it", "removed, all others on", "")
     made = [TableShown("Guards", columns, guards)]
     if found.hazards:
-        rows = tuple((h.hazard, "; or ".join(" + ".join(enough) for enough in h.sufficient)) for h in found.hazards)
-        made.append(TableShown("Smallest sets that suffice against a leak", ("hazard", "enough"), rows))
+        hazards = tuple(
+            (h.hazard, "; or ".join(" + ".join(enough) for enough in h.sufficient) or "none", str(h.unknown))
+            for h in found.hazards
+        )
+        heads = ("hazard", "enough", "sets left UNKNOWN")
+        made.append(TableShown("Smallest sets that suffice against a leak", heads, hazards))
     if found.mistakes:
         known = tuple(
             (m.id, m.error, "yes" if m.refuted else "not expressible", ", ".join(m.answers), _why(m))

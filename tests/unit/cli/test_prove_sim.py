@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvfence.sim import judge
 from tests.unit.cli.conftest import Run
 
 
@@ -43,6 +44,25 @@ def test_one_seed_writes_the_same_traces(run: Run, tmp_path: Path) -> None:
     assert len(traces) > 2
 
 
+def test_traces_of_two_runs_do_not_mix(run: Run, tmp_path: Path) -> None:
+    """2, and what is there stays as it is."""
+    (tmp_path / "decode-1.ndjson").write_bytes(b"kept")
+    outcome = run("prove", "sim", "--seed", "5", "--trace", str(tmp_path))
+    assert outcome.code == 2
+    assert "holds traces already" in outcome.err
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("decode-1.ndjson", b"kept")]
+
+
+def test_a_mistake_that_breaks_with_every_guard_on_is_an_alarm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 where a rewritten event still breaks something in what should be guarded: that check can fail."""
+    planted = next(each for each in judge.mutants() if each.name == "a failed post counts as done")
+    monkeypatch.setattr(judge, "mutants", lambda: (planted,))
+    monkeypatch.setattr(judge, "guarded", lambda mutant: mutant)
+    outcome = run("prove", "sim", "--judge", "--json")
+    document = json.loads(outcome.out)
+    assert (outcome.code, document["pages"], document["false_alarms"]) == (1, "symbols", [planted.name])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -50,6 +70,9 @@ def test_one_seed_writes_the_same_traces(run: Run, tmp_path: Path) -> None:
         (("--mutant", "?"), "the mutants are"),
         (("--seeds", "9:3"), "write A:B"),
         (("--trace", "x"), "--seed"),
+        (("--judge", "--bytes"), "--bytes does not go with --judge"),
+        (("--judge", "--runs", "9"), "--runs does not go with --judge"),
+        (("--judge", "--mutant", "without fits", "--without", "fits"), "--mutant does not go with --judge"),
     ],
 )
 def test_wrong_usage_says_what_to_write(run: Run, arguments: tuple[str, ...], says: str) -> None:

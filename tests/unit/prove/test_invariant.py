@@ -4,12 +4,13 @@ import pytest
 import z3
 
 from kvfence.cli.main import main
+from kvfence.cli.prove_invariant import _show_failures, exit_code
 from kvfence.protocol.guards import GUARDS, Rules
 from kvfence.prove.invariant.action import Effect, Guards, action
 from kvfence.prove.invariant.beside import trace
-from kvfence.prove.invariant.induction import Induction, Proof
+from kvfence.prove.invariant.induction import Failure, Induction, Proof
 from kvfence.prove.invariant.rules import ACTIONS, CONJUNCTS
-from kvfence.prove.invariant.verdicts import OUTSIDE, without
+from kvfence.prove.invariant.verdicts import OUTSIDE, outcome_of, without
 
 CPU_S_MAX = 20
 """The bound is 10 s on a machine of its own; here two cores are shared."""
@@ -142,3 +143,17 @@ def test_the_search_tells_the_harm_beside_it() -> None:
     steps = trace("hold-source")
     assert steps[0].startswith("1. ")
     assert steps[-1] == "broken: source-held"
+
+
+def test_a_question_that_was_given_up_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where Z3 gave up nothing is said to fail: 3; beside a state that was found: 1."""
+    given_up = Failure("post", "no-leak", safety=True, unknown=True, model=())
+    real = Failure("seal", "layout-is-ours", safety=False, unknown=False, model=(("fence", "exit"),))
+    assert (outcome_of([given_up]), outcome_of([given_up, real])) == ("unknown", "breaks the argument")
+    assert (exit_code([given_up], []), exit_code([given_up, real], []), exit_code([], ["stands"])) == (3, 1, 0)
+    assert exit_code([], ["unknown"]) == 3
+    _show_failures([given_up])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Z3 gave up" in said
+    assert "does not keep" not in said
+    assert "for example" not in said

@@ -6,7 +6,7 @@ from kvfence.protocol.guards import GUARDS
 from kvfence.prove.cases import CASES, MISTAKES
 from kvfence.prove.engines import ENGINES
 from kvfence.prove.examine import examine
-from kvfence.prove.matrix import Matrix, guard_row
+from kvfence.prove.matrix import HazardRow, Matrix, guard_row
 from kvfence.prove.page import matrix_page
 
 QUICK = (
@@ -60,3 +60,11 @@ def test_the_page_tells_the_stories() -> None:
     assert "without fits" in page
     assert "refusal-arrives" in page
     assert "://" not in page
+
+
+@pytest.mark.parametrize(("sufficient", "unknown", "ok"), [((("fits",),), 0, True), ((), 0, False), (((),), 1, False)])
+def test_a_hazard_without_an_answer_is_not_all_right(
+    sufficient: tuple[tuple[str, ...], ...], unknown: int, ok: bool
+) -> None:
+    """Where no set of guards is enough, or one was not judged, the whole matrix is not as expected."""
+    assert Matrix((), (HazardRow("", ("fits",), sufficient, unknown),), ()).ok is ok

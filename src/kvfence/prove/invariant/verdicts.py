@@ -12,7 +12,7 @@ from msgspec import Struct
 from kvfence.protocol.guards import GUARDS, Guard, Rules
 from kvfence.prove.invariant.induction import Failure, Induction
 
-Outcome = Literal["breaks safety", "breaks the argument", "stands"]
+Outcome = Literal["breaks safety", "breaks the argument", "unknown", "stands"]
 
 OUTSIDE: dict[str, str] = {
     "fits": "sizes are free in this proof: a prompt that fits nowhere waits or is refused; without the guard its "
@@ -47,11 +47,12 @@ class Verdict(Struct, frozen=True):
 
 
 def outcome_of(failures: Iterable[Failure]) -> Outcome:
-    """Judge what no longer holds: what is promised, or only what it is shown with."""
-    found = list(failures)
+    """Judge what no longer holds: what is promised, or only what it is shown with; unknown where Z3 gave up on all."""
+    asked = list(failures)
+    found = [failure for failure in asked if not failure.unknown]
     if any(failure.safety for failure in found):
         return "breaks safety"
-    return "breaks the argument" if found else "stands"
+    return "breaks the argument" if found else "unknown" if asked else "stands"
 
 
 def without(induction: Induction, *names: str) -> Verdict:
