@@ -3,6 +3,7 @@
 Not for: sending (``client.py``).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import json
@@ -15,13 +16,15 @@ LOGPROBS_MAX = 64
 BUFFERED_S = 0.05
 BUFFERED_SHARE = 0.05
 BUFFERED_PIECES = 4
+COUNT_MAX = 1 << 53
+ERROR_DEPTH_MAX = 16
 
 
 class Hearing:
     """What was heard of one answer until now."""
 
-    def __init__(self, ask: Ask, sent_s: float) -> None:
-        self.ask, self.sent_s = ask, sent_s
+    def __init__(self, ask: Ask, sent_s: float, mask: Callable[[str], str] = str) -> None:
+        self.ask, self.sent_s, self._mask = ask, sent_s, mask
         self.status: int | None = None
         self.first_s: float | None = None
         self.last_s = sent_s
@@ -42,7 +45,7 @@ class Hearing:
     def fail(self, trouble: Trouble, message: str = "") -> None:
         """Note why there is no whole answer; the first reason stays."""
         if self.trouble is None:
-            said = read_refusal(message, self.ask.own)
+            said = read_refusal(message, self.ask.own, self.ask.prompt, self._mask)
             self.trouble, self.message = trouble, said.message
             self.limit_tokens, self.counted = said.limit_tokens, said.counted
 
@@ -50,7 +53,7 @@ class Hearing:
         """Take one event of a stream."""
         try:
             frame = json.decode(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.fail(Trouble.MALFORMED, "an event that is not JSON")
             return
         if not isinstance(frame, dict):
@@ -64,7 +67,7 @@ class Hearing:
         """Take one whole body of status 200."""
         try:
             frame = json.decode(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.fail(Trouble.MALFORMED, "a body that is not JSON" if raw.strip() else "an empty body")
             return
         if not isinstance(frame, dict) or not isinstance(frame.get("choices"), list):
@@ -100,8 +103,8 @@ class Hearing:
         if len(self._logprobs) < LOGPROBS_MAX and choice.get("logprobs"):
             self._logprobs += _logprobs(choice["logprobs"])
 
-    def exchange(self, ended_s: float) -> Exchange:
-        """Give all that was heard."""
+    def exchange(self, ended_s: float, mask: Callable[[str], str] = str) -> Exchange:
+        """Give all that was heard. ``mask``: takes secrets out of what was answered."""
         usage = self._usage
         details = usage.get("prompt_tokens_details")
         return Exchange(
@@ -110,9 +113,9 @@ class Hearing:
             ended_s=ended_s,
             first_s=None if self._is_buffered() else self.first_s,
             status=self.status,
-            text="".join(self._text),
-            aside="".join(self._aside),
-            finish_reason=self.finish_reason,
+            text=mask("".join(self._text)),
+            aside=mask("".join(self._aside)),
+            finish_reason=mask(self.finish_reason) if self.finish_reason else self.finish_reason,
             prompt_tokens=_count(usage.get("prompt_tokens")),
             completion_tokens=_count(usage.get("completion_tokens")),
             cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
@@ -132,16 +135,18 @@ class Hearing:
         return spread < BUFFERED_S and spread < BUFFERED_SHARE * waited
 
 
-def error_text(frame: Any) -> str:
-    """Find the words of an error, whatever its shape: OpenAI's, SGLang's, FastAPI's."""
+def error_text(frame: Any, depth: int = ERROR_DEPTH_MAX) -> str:
+    """Find the words of an error, whatever its shape: OpenAI's, SGLang's, FastAPI's; none too deep or no words."""
+    if depth == 0:
+        return ""
     if isinstance(frame, dict):
         for name in ("message", "error", "detail"):
             if frame.get(name):
-                return error_text(frame[name])
+                return error_text(frame[name], depth - 1)
         return ""
     if isinstance(frame, list):
-        return "; ".join(map(error_text, frame[:3]))
-    return str(frame)
+        return "; ".join(error_text(each, depth - 1) for each in frame[:3])
+    return frame if isinstance(frame, str) else ""
 
 
 def _texts(message: dict[str, Any]) -> tuple[str, str]:
@@ -163,7 +168,17 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= COUNT_MAX else None
+
+
+def _number(value: Any) -> float | None:
+    """Read a number that a float holds; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _logprobs(found: Any) -> list[tuple[str, float]]:
@@ -175,6 +190,5 @@ def _logprobs(found: Any) -> list[tuple[str, float]]:
     else:
         tokens, values = found.get("tokens"), found.get("token_logprobs")
         pairs = list(zip(tokens, values, strict=False)) if isinstance(tokens, list) and isinstance(values, list) else []
-    return [
-        (token, float(value)) for token, value in pairs if isinstance(token, str) and isinstance(value, int | float)
-    ]
+    read = [(token, _number(value)) for token, value in pairs if isinstance(token, str)]
+    return [(token, value) for token, value in read if value is not None]

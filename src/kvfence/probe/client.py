@@ -98,7 +98,7 @@ class Client:
                     return json.decode(await _bounded_body(response, ANSWER_BYTES_MAX))
                 finally:
                     await response.aclose()
-        except (httpx.HTTPError, httpx.StreamError, ValueError, TimeoutError, _TooMuch):
+        except (httpx.HTTPError, httpx.StreamError, ValueError, RecursionError, TimeoutError, _TooMuch):
             return None
 
     async def ask(self, ask: Ask, patience: Patience = Patience()) -> Heard:
@@ -113,7 +113,7 @@ class Client:
 
     async def _once(self, ask: Ask, patience: Patience) -> Heard:
         self.on_send(ask)
-        hearing = Hearing(ask, self.now_s)
+        hearing = Hearing(ask, self.now_s, self.door.masked)
         limit_s = patience.total_s if patience.leave_s is None else min(patience.leave_s, patience.total_s)
         try:
             async with asyncio.timeout(limit_s):
@@ -127,8 +127,9 @@ class Client:
             hearing.fail(Trouble.MALFORMED, "more bytes than any answer has")
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, SSEError, ssl.SSLError, OSError) as error:
             _note_error(hearing, error)
-        hearing.message = self.door.masked(hearing.message)
-        return Heard(hearing.exchange(self.now_s), hearing.counted)
+        except Exception as error:  # noqa: BLE001 - a stranger's answer must not cost the record of all the others
+            hearing.fail(Trouble.MALFORMED, f"an answer that cannot be read: {type(error).__name__}")
+        return Heard(hearing.exchange(self.now_s, self.door.masked_answer), hearing.counted)
 
     async def _hear(self, hearing: Hearing) -> None:
         ask = hearing.ask
@@ -176,8 +177,8 @@ class Client:
             raw = b""
         try:
             text = error_text(json.decode(raw))
-        except ValueError:
-            text = "" if raw.lstrip()[:1] == b"<" else raw[:2000].decode("utf-8", "replace")
+        except (ValueError, RecursionError):
+            text = "" if raw.lstrip()[:1] == b"<" else raw.decode("utf-8", "replace")
         hearing.fail(Trouble.LIMITED if later else Trouble.REFUSED, text or f"status {response.status_code}")
 
     async def _read_stream(self, response: httpx.Response, hearing: Hearing) -> None:
@@ -216,8 +217,11 @@ async def _bounded_body(response: httpx.Response, bytes_max: int) -> bytes:
 
 def _same_origin(url: str, location: str) -> str | None:
     """Give where a redirect leads, if that is the same scheme, host and port."""
-    target = urljoin(url, location)
-    here, there = urlsplit(url), urlsplit(target)
+    try:
+        target = urljoin(url, location)
+        here, there = urlsplit(url), urlsplit(target)
+    except ValueError:
+        return None
     return target if location and (here.scheme, here.netloc) == (there.scheme, there.netloc) else None
 
 
@@ -254,5 +258,5 @@ def retry_after_of(value: str | None) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, OSError):
         return None

@@ -13,6 +13,9 @@ from msgspec import Struct
 from kvfence.core.errors import SettingsError
 from kvfence.probe.exchange import Ask
 
+SECRET_CHARS_MIN = 8
+"""A shorter key or header value is in many a word: it is taken out of errors and not out of answers."""
+
 
 class Api(StrEnum):
     """Which route is asked."""
@@ -43,11 +46,15 @@ class Door(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Door({self.base_url!r}, {len(self.keys)} tenants)"
 
-    def masked(self, text: str) -> str:
-        """Take every key and header value out of a text: some servers repeat them in errors."""
-        for secret in (*self.keys.values(), *self.headers.values()):
-            text = text.replace(secret, "(key)") if secret else text
+    def masked(self, text: str, chars_min: int = 1) -> str:
+        """Take every key and header value out of a text, longest first: some servers repeat them in errors."""
+        for secret in sorted({*self.keys.values(), *self.headers.values()}, key=len, reverse=True):
+            text = text.replace(secret, "(key)") if len(secret) >= chars_min else text
         return text
+
+    def masked_answer(self, text: str) -> str:
+        """Take out of an answer what is long enough to stand there by no chance: a marker must stay as it came."""
+        return self.masked(text, SECRET_CHARS_MIN)
 
     @property
     def tenants(self) -> tuple[str, ...]:

@@ -4,14 +4,16 @@ Not for: whether a refusal was due (``detectors/``).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from kvfence.evidence.visible import plain
 
 MESSAGE_CHARS_MAX = 300
-_NUMBER = r"([0-9][0-9,_]*)"
+RUN_CHARS = 16
+"""So many characters of a prompt in a row are a piece of it, and no chance."""
+_NUMBER = r"([0-9](?:[0-9,_]{0,13}[0-9])?)(?![,_]*[0-9])"
 
 _LIMITS = tuple(
     re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE)
@@ -52,19 +54,35 @@ class Said(Struct, frozen=True):
     counted: int | None = None
 
 
-def read_refusal(text: str, own: Sequence[str] = ()) -> Said:
-    """Read a refusal; its words are left out where they repeat what was sent."""
+def read_refusal(text: str, own: Sequence[str] = (), prompt: str = "", mask: Callable[[str], str] = str) -> Said:
+    """Read a refusal; its words are left out where they repeat what was sent. ``mask``: takes secrets out first."""
     limit = _first(_LIMITS, text)
     counted = None if _AT_LEAST.search(text) else _first(_COUNTS, text)
-    repeats = any(marker in text for marker in own)
-    message = "(words that repeat the prompt)" if repeats else plain(text.strip(), MESSAGE_CHARS_MAX)
+    shown = mask(text).strip()
+    repeats = any(marker in text for marker in own) or _holds_run(shown[:MESSAGE_CHARS_MAX], prompt)
+    message = "(words that repeat the prompt)" if repeats else plain(shown, MESSAGE_CHARS_MAX)
     return Said(message, limit, counted)
+
+
+def _holds_run(text: str, prompt: str) -> bool:
+    """Does a short text hold a run of a prompt? A run holds half of one that begins at a multiple of that half."""
+    half = RUN_CHARS // 2
+    for at in range(0, len(text) - half + 1, half):
+        if text[at : at + half] in prompt:
+            runs = (text[begin : begin + RUN_CHARS] for begin in range(max(0, at - half), at + 1))
+            if any(len(run) == RUN_CHARS and run in prompt for run in runs):
+                return True
+    return False
 
 
 def _first(patterns: Sequence[re.Pattern[str]], text: str) -> int | None:
     for pattern in patterns:
         if found := pattern.search(text):
-            value = int(re.sub(r"[,_]", "", found[1]))
+            value = _value(found)
             pages = _IN_PAGES.search(text) if "pages: " in found[0] else None
-            return value * int(pages[1]) if pages else value
+            return value * _value(pages) if pages else value
     return None
+
+
+def _value(found: re.Match[str]) -> int:
+    return int(re.sub(r"[,_]", "", found[1]))

@@ -58,7 +58,7 @@ async def look(door: Door) -> tuple[list[str], int | None]:
         answer = await client.get("/models", door.tenants[0])
     found = answer.get("data") if isinstance(answer, dict) else None
     models = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-    names = [str(each.get("id")) for each in models]
+    names = [each["id"] for each in models if isinstance(each.get("id"), str)]
     asked = door.model or (names[0] if names else "")
     context = next((calibrate.context_of(each) for each in models if each.get("id") == asked), None)
     return names, context

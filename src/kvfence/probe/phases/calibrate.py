@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from kvfence.probe.answers import COUNT_MAX
 from kvfence.probe.client import Patience
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Exchange, Phase, Trouble
@@ -70,7 +71,7 @@ def context_of(model: dict[str, object]) -> int | None:
     for place in places:
         for name in ("max_model_len", "context_length", "max_context_length", "context_window", "n_ctx", "n_ctx_train"):
             value = place.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= COUNT_MAX:
                 return value
     return None
 
