@@ -6,18 +6,21 @@ Not for: sending (``kvfence.probe``), showing what is sent and how far it is (``
 import asyncio
 import os
 import secrets
+import signal
 import sys
+from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
-from kvfence.cli.render import print_note
+from kvfence.cli.render import print_error, print_note
 from kvfence.core.errors import SettingsError
+from kvfence.evidence.visible import plain
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -27,11 +30,14 @@ if TYPE_CHECKING:
     from kvfence.probe.run import Run
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True)
 
 SIMULATED = 4
 """Tenants under one key, where fewer than two keys are named."""
+
+_UNFIT = "cannot be a header: printable ASCII, with no space or line end around it"
 
 EPILOGUE = """
 Only ask a server that is yours, or that you may test: canaries are made to come out where they should not.
@@ -113,6 +119,9 @@ def run(
 
     if max_cost is not None and not price_in and not price_out:
         raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
+    forms = Forms(json, out, html, junit, reproducer, keep_evidence)
+    forms.require_writable()
+    _require_text(model)
     door = _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls))
     door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
     budget = Budget(
@@ -124,7 +133,7 @@ def run(
         price_in=price_in,
         price_out=price_out,
     )
-    names, named = asyncio.run(look(door))
+    names, named = _carried_out(look(door))
     asked = Run(
         door=_with_model(door, names),
         budget=budget,
@@ -137,8 +146,23 @@ def run(
     if not yes and not _agrees():
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
-        record = asyncio.run(carry_out(asked, context or named, progress.see))
-    raise typer.Exit(present(record, Forms(json, out, html, junit, reproducer, keep_evidence)))
+        record = _carried_out(carry_out(asked, context or named, progress.see))
+    raise typer.Exit(present(record, forms))
+
+
+def _carried_out(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, which Ctrl-C and SIGTERM bring forward alike; what has no end to bring forward could not tell."""
+
+    async def stoppable() -> T:
+        if task := asyncio.current_task():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(stoppable())
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        print_note("stopped")
+        raise typer.Exit(ExitCode.COULD_NOT_TELL) from None
 
 
 def _door(base_url: str, key_names: list[str], header_names: list[str], verify: "SSLContext | bool") -> "Door":
@@ -169,9 +193,13 @@ def _announce(asked: "Run", context: int | None, keys: int) -> None:
 
 def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Give each tenant its key and its variable's name; with fewer than two keys, tenants are simulated."""
-    missing = [f"--api-key-env {name}: this variable is not set" for name in names if not os.environ.get(name)]
-    if missing:
-        raise SettingsError(missing)
+    from kvfence.probe.door import is_field_value
+
+    wrong = [f"--api-key-env {plain(name)}: this variable is not set" for name in names if not os.environ.get(name)]
+    unfit = [name for name in names if not is_field_value(os.environ.get(name, ""))]
+    wrong += [f"--api-key-env {plain(name)}: its value {_UNFIT}" for name in unfit]
+    if wrong:
+        raise SettingsError(wrong)
     of = names if len(names) > 1 else (names or [""]) * SIMULATED
     tenants = [f"tenant-{number + 1}" for number in range(len(of))]
     keys = {tenant: os.environ.get(name, "") if name else "" for tenant, name in zip(tenants, of, strict=True)}
@@ -179,23 +207,41 @@ def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
+    from kvfence.probe.door import is_field_name, is_field_value
+
     found, wrong = {}, []
     for pair in pairs:
         name, mark, variable = pair.partition("=")
         value = os.environ.get(variable, "")
         if not name or not mark or not value:
             wrong.append("--header-env: write NAME=VAR, where VAR is a variable that is set")
+        elif not is_field_name(name):
+            wrong.append(f"--header-env: write NAME={plain(variable)} with a NAME of letters, digits and hyphens")
+        elif not is_field_value(value):
+            wrong.append(f"--header-env: the value of {plain(variable)} {_UNFIT}")
         found[name.lower()] = value
     if wrong:
         raise SettingsError(wrong)
     return found
 
 
-def _with_model(door: "Door", names: list[str]) -> "Door":
+def _require_text(model: str) -> None:
+    try:
+        model.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(["--model: this is no UTF-8 text, so it cannot be sent; write it in UTF-8"]) from error
+
+
+def _with_model(door: "Door", names: list[str] | None) -> "Door":
     from msgspec.structs import replace
 
     if door.model:
         return door
+    if names is None:
+        print_error(
+            f"no connection to {door.base_url}: is the server up, and is this its address? see --base-url, --ca"
+        )
+        raise typer.Exit(ExitCode.COULD_NOT_TELL)
     if not names:
         raise SettingsError(["--model: the server lists none at /models; name the one to ask"])
     return replace(door, model=names[0])

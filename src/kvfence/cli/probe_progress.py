@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kvfence.cli.render import console, print_note, print_table
+from kvfence.evidence.visible import plain
 
 if TYPE_CHECKING:
     from kvfence.probe.budget import Budget
@@ -21,8 +22,9 @@ LINE_EVERY = 50
 
 def show_plan(door: "Door", budget: "Budget", plan: "Plan") -> None:
     """Say on stderr what will be sent and what that comes to."""
-    title = f"to {door.base_url}, model {door.model or '(the first it lists)'}"
-    print_table(title, ("phase", "requests", "tokens"), [(str(s.phase), s.requests, s.tokens) for s in plan.shares])
+    print_table(
+        title_of(door), ("phase", "requests", "tokens"), [(str(s.phase), s.requests, s.tokens) for s in plan.shares]
+    )
     known = "the context that it names" if plan.context_known else "it names no context; this is a guess"
     print_note(
         f"at most {plan.requests:,} requests, {budget.concurrency} open at once, about {plan.tokens_in:,} tokens of "
@@ -34,6 +36,11 @@ def show_plan(door: "Door", budget: "Budget", plan: "Plan") -> None:
         print_note(f"that costs roughly {plan.cost:,.2f} at the prices given")
     if plan.shrunk:
         print_note(f"phases are smaller than their requests: {plan.shrunk}")
+
+
+def title_of(door: "Door") -> str:
+    """Word where a run goes: the model's name may be the server's own word, and holds whatever it likes."""
+    return plain(f"to {door.base_url}, model {door.model or '(the first it lists)'}")
 
 
 class Progress:

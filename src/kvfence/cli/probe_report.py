@@ -1,12 +1,15 @@
 """A record becomes a verdict, its files and an exit code."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, json
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.render import console, print_json, print_note, print_table
+from kvfence.cli.render import console, print_error, print_json, print_note, print_table
+from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from kvfence.probe.exchange import Record
@@ -23,19 +26,48 @@ class Forms(Struct, frozen=True):
     reproducer: Path | None
     keep_evidence: bool
 
+    @property
+    def paths(self) -> dict[str, Path]:
+        """Give where files are written, by option."""
+        every = {"--out": self.out, "--html": self.html, "--junit": self.junit, "--reproducer": self.reproducer}
+        return {option: path for option, path in every.items() if path is not None}
+
+    def require_writable(self) -> None:
+        """Refuse paths that cannot be written: a verdict costs too much to find that out at the end.
+
+        Raises:
+            SettingsError: names every one of them.
+        """
+        found = [(option, path, _hindrance(path)) for option, path in self.paths.items()]
+        if wrong := [f"{option} {path}: {why}" for option, path, why in found if why]:
+            raise SettingsError(wrong)
+
+
+def _hindrance(path: Path) -> str:
+    """Say what keeps a file from being written there; empty: nothing."""
+    if path.is_dir():
+        return "this is a folder; name a file in it"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}; make it first"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return "it may not be written; name another file, or change its permissions"
+    return ""
+
 
 def present(record: "Record", forms: Forms) -> ExitCode:
-    """Judge a record, show and write it, and give the exit code."""
+    """Judge a record, show it, then write it, and give the verdict's exit code, also where a file failed."""
     from kvfence.probe.report.document import make_document
     from kvfence.probe.verdict import Verdict, judge
 
     judgement = judge(record, forms.keep_evidence)
     document = make_document(record, judgement)
-    _write(document, judgement.reproducer, forms)
-    if forms.json:
-        print_json(document)
-    else:
-        _show(document)
+    try:
+        if forms.json:
+            print_json(document)
+        else:
+            _show(document)
+    finally:
+        _write(document, judgement.reproducer, forms)
     codes = {Verdict.LEAK: ExitCode.FOUND, Verdict.SUSPECT: ExitCode.FOUND, Verdict.CLEAN: ExitCode.NOTHING_FOUND}
     return codes.get(document.verdict, ExitCode.COULD_NOT_TELL)
 
@@ -44,16 +76,20 @@ def _write(document: "Document", reproducer: str | None, forms: Forms) -> None:
     from kvfence.probe.report.html import to_html
     from kvfence.probe.report.junit import to_junit
 
-    if forms.out is not None:
-        forms.out.write_bytes(json.format(json.encode(document), indent=2) + b"\n")
-    if forms.html is not None:
-        forms.html.write_text(to_html(document), encoding="utf-8")
-    if forms.junit is not None:
-        forms.junit.write_text(to_junit(document), encoding="utf-8")
-    if forms.reproducer is not None and reproducer is None:
-        print_note(f"nothing to reproduce: {forms.reproducer} is not written")
-    elif forms.reproducer is not None and reproducer is not None:
-        forms.reproducer.write_text(reproducer, encoding="utf-8")
+    made: dict[str, Callable[[], str]] = {
+        "--out": lambda: json.format(json.encode(document), indent=2).decode() + "\n",
+        "--html": lambda: to_html(document),
+        "--junit": lambda: to_junit(document),
+        "--reproducer": lambda: reproducer or "",
+    }
+    for option, path in forms.paths.items():
+        if option == "--reproducer" and reproducer is None:
+            print_note(f"nothing to reproduce: {path} is not written")
+            continue
+        try:
+            path.write_bytes(made[option]().encode())
+        except OSError as error:
+            print_error(f"{option} {path}: not written: {error.strerror}; the verdict on stdout stands")
 
 
 def _show(document: "Document") -> None:

@@ -11,7 +11,7 @@ import typer
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import print_error, print_json, print_note, print_table
-from kvfence.core.errors import SettingsError
+from kvfence.core.errors import CapacityError, SettingsError
 
 if TYPE_CHECKING:
     from kvfence.cli.range_stage import Ask, Practice
@@ -123,7 +123,7 @@ def _list(*, json: bool) -> None:
 
 async def _serve(ask: "Ask") -> int:
     """Serve until a signal, or until something of the server broke."""
-    from kvfence.cli.range_stage import practising
+    from kvfence.cli.range_stage import in_own_flags, practising
 
     serving, loop = asyncio.current_task(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -135,6 +135,8 @@ async def _serve(ask: "Ask") -> int:
             await practice.supervisor.failed.wait()
             print_error(f"a bug in kvfence: {practice.supervisor.failure}. Please report it (CONTRIBUTING.md)")
             return int(ExitCode.OUR_FAULT)
+    except CapacityError as error:
+        raise CapacityError(in_own_flags(str(error))) from error
     except asyncio.CancelledError:
         print_note("stopped")
         return int(ExitCode.NOTHING_FOUND)

@@ -92,6 +92,11 @@ def banner_of(practice: Range) -> str:
     return f"{practice.name}; {says}"
 
 
+def in_own_flags(text: str) -> str:
+    """Give a worker's advice with the flags that a practice server has; workers know those of ``serve``."""
+    return text.replace("--pool-tokens", "--prefill-tokens, --decode-tokens")
+
+
 def require_loopback(host: str) -> None:
     """Refuse every other host, keys or not.
 

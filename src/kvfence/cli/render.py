@@ -48,7 +48,8 @@ def print_json(document: object) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, stderr: bool = True) -> None:
     """Draw a table; numbers stand to the right, nothing is wrapped where the stream is no terminal."""
     body = [list(row) for row in rows]
-    table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    heading = Text(title, style="table.title") if title else None
+    table = Table(title=heading, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")

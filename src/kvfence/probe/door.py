@@ -3,11 +3,13 @@
 Keys stand here alone. They go into one header of requests to the base URL's own origin, and into no text.
 """
 
+import re
 import ssl
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 from msgspec import Struct
 
 from kvfence.core.errors import SettingsError
@@ -15,6 +17,8 @@ from kvfence.probe.exchange import Ask
 
 SECRET_CHARS_MIN = 8
 """A shorter key or header value is in many a word: it is taken out of errors and not out of answers."""
+_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SHAPE = "--base-url: write http://HOST:PORT or https://HOST/v1"
 
 
 class Api(StrEnum):
@@ -117,17 +121,35 @@ def base_url_of(text: str) -> str:
     """Give the base URL without a slash at its end, ``/v1`` added where no version stands.
 
     Raises:
-        SettingsError: no http(s) URL, or credentials in it.
+        SettingsError: no http(s) URL that a request can be sent to, or more in it than an address.
     """
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(["--base-url: write http://HOST:PORT or https://HOST/v1"])
-    if parts.username is not None or parts.password is not None or parts.query:
-        raise SettingsError(["--base-url: no credentials or query in it; name keys with --api-key-env"])
+    if not text.isprintable() or " " in text:
+        raise SettingsError([f"{_SHAPE}, without white space or characters that cannot be seen"])
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+        httpx.URL(text)
+        (parts.hostname or "").encode("idna")
+    except (ValueError, httpx.InvalidURL) as error:
+        raise SettingsError([f"{_SHAPE}: a port is 1 to 65535, an IPv6 address stands in brackets"]) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise SettingsError([_SHAPE])
+    if parts.username is not None or parts.password is not None or "?" in text or "#" in text:
+        raise SettingsError(["--base-url: no credentials, query or fragment in it; name keys with --api-key-env"])
     path = parts.path.rstrip("/")
     last = path.rpartition("/")[2]
     versioned = last[:1] == "v" and last[1:2].isdigit()
     return f"{parts.scheme}://{parts.netloc}{path if versioned else path + '/v1'}"
+
+
+def is_field_name(text: str) -> bool:
+    """Tell whether a header may have this name."""
+    return _FIELD.fullmatch(text) is not None
+
+
+def is_field_value(text: str) -> bool:
+    """Tell whether a header can carry this value as it is."""
+    return text.isascii() and text.isprintable() and text == text.strip()
 
 
 def verify_of(ca: Path | None, insecure: bool) -> ssl.SSLContext | bool:

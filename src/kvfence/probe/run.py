@@ -7,10 +7,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+import httpx
 from msgspec import Struct
 
 from kvfence.probe.budget import Budget
-from kvfence.probe.client import Client
+from kvfence.probe.client import CONNECT_S, Client
 from kvfence.probe.door import Door
 from kvfence.probe.exchange import Cut, Phase, Record, Target
 from kvfence.probe.markers import draw_markers
@@ -52,16 +53,33 @@ def _no_watch(_: Stage) -> None:
     """Look at nothing."""
 
 
-async def look(door: Door) -> tuple[list[str], int | None]:
-    """Ask what models there are and how long the named one's context is; costs no token."""
+async def look(door: Door) -> tuple[list[str] | None, int | None]:
+    """Ask what models there are and how long the named one's context is; costs no token.
+
+    No names at all (None): no model is named and no connection can be made.
+    """
     async with Client(door, 1) as client:
         answer = await client.get("/models", door.tenants[0])
+    if answer is None and not door.model and not await _connects(door):
+        return None, None
     found = answer.get("data") if isinstance(answer, dict) else None
     models = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     names = [each["id"] for each in models if isinstance(each.get("id"), str)]
     asked = door.model or (names[0] if names else "")
     context = next((calibrate.context_of(each) for each in models if each.get("id") == asked), None)
     return names, context
+
+
+async def _connects(door: Door) -> bool:
+    """Tell whether a connection can be made, TLS included; no key is sent, and what is answered does not matter."""
+    async with httpx.AsyncClient(verify=door.verify, trust_env=False, timeout=CONNECT_S) as http:
+        try:
+            await http.head(door.base_url)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return False
+        except httpx.HTTPError:
+            return True
+    return True
 
 
 async def probe(run: Run, context: int | None = None, watch: Watch = _no_watch) -> Record:

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
-from tests.unit.probe.fakes import Fake, Model
+from tests.unit.probe.fakes import Fake, Handler, Model, Seen, Wire
 
 
 @contextmanager
-def served(model: Model) -> Iterator[Fake]:
+def served(model: Handler) -> Iterator[Fake]:
     """A fake in a thread of its own: the command line runs a loop itself."""
     fake, ready, over = Fake(model), threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -23,6 +26,10 @@ def served(model: Model) -> Iterator[Fake]:
         async with fake:
             ready.set()
             await over.wait()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
@@ -75,11 +82,99 @@ def test_a_server_that_dies_is_could_not_tell(run: Run) -> None:
     assert json.loads(outcome.out)["cut"] == "gone"
 
 
-def test_a_server_that_nobody_runs_asks_for_a_model(run: Run) -> None:
-    """Without a list of models there is none to ask: wrong usage, said in a line."""
+def test_a_server_that_nobody_runs_is_no_connection(run: Run) -> None:
+    """Nothing listens: it could not tell, and does not blame the list of models."""
     outcome = run("probe", "run", "--base-url", "http://127.0.0.1:9")
+    assert outcome.code == 3
+    assert "no connection to http://127.0.0.1:9/v1" in outcome.err
+    assert "/models" not in outcome.err
+
+
+async def _no_list(seen: Seen, wire: Wire) -> None:
+    await wire.answer(404, b"" if seen.method == "HEAD" else b"no such page")
+
+
+def test_a_server_that_lists_no_model_asks_for_one(run: Run) -> None:
+    """It answers, only not with a list: wrong usage, said in a line, and nothing was asked of a model."""
+    with served(_no_list) as fake:
+        outcome = run("probe", "run", "--base-url", fake.url)
     assert outcome.code == 2
-    assert "--model" in outcome.err
+    assert "--model: the server lists none" in outcome.err
+    assert {seen.method for seen in fake.seen} == {"GET", "HEAD"}
+
+
+def test_sigterm_ends_a_run_with_its_report() -> None:
+    """As Ctrl-C: what came so far is judged, cut short, exit 3; the server here never answers a prompt."""
+    asked = threading.Event()
+
+    async def silent(seen: Seen, wire: Wire) -> None:
+        if seen.method == "POST":
+            asked.set()
+            await asyncio.Event().wait()
+        await wire.answer(200, {"data": [{"id": "m"}]})
+
+    with served(silent) as fake:
+        command = [sys.executable, "-m", "kvfence", "probe", "run", "--base-url", fake.url, "--json", "--yes"]
+        probing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        try:
+            assert asked.wait(60)
+            probing.send_signal(signal.SIGTERM)
+            out, err = probing.communicate(timeout=60)
+        finally:
+            probing.kill()
+            probing.wait()
+    assert probing.returncode == 3, err
+    assert json.loads(out)["cut"] == "stopped"
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_is_sent(run: Run, tmp_path: Path) -> None:
+    """All of them in one error, exit 2; the server saw no request."""
+    with served(Model()) as fake:
+        outcome = run(
+            "probe", "run", "--base-url", fake.url, "--out", str(tmp_path), "--html", str(tmp_path / "no" / "r.html"),
+            "--junit", str(tmp_path / "r.xml"),
+        )  # fmt: skip
+    assert outcome.code == 2
+    assert "--out" in outcome.err
+    assert "--html" in outcome.err
+    assert "--junit" not in outcome.err
+    assert fake.seen == []
+
+
+def test_a_file_that_fails_at_the_end_takes_no_verdict_along(run: Run, tmp_path: Path) -> None:
+    """The folder goes away in the run: the verdict and its code stand, the other file is written, stderr says which."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    model = Model()
+
+    async def removing(seen: Seen, wire: Wire) -> None:
+        if folder.exists():
+            folder.rmdir()
+        await model(seen, wire)
+
+    with served(removing) as fake:
+        outcome = run(
+            "probe", "run", "--base-url", fake.url, "--max-requests", "60", "--phases", "seed", "--json",
+            "--out", str(folder / "r.json"), "--html", str(tmp_path / "r.html"),
+        )  # fmt: skip
+    verdict = json.loads(outcome.out)["verdict"]
+    assert outcome.code == {"CLEAN WITHIN BOUND": 0}.get(verdict, 3)
+    assert "--out" in outcome.err
+    assert "not written" in outcome.err
+    assert (tmp_path / "r.html").stat().st_size
+
+
+def test_a_models_name_moves_no_terminal(run: Run) -> None:
+    """The server's own word is shown as its code points, and no markup in it is obeyed."""
+
+    async def naming(_: Seen, wire: Wire) -> None:
+        await wire.answer(200, {"data": [{"id": "m\x1b]0;owned\x07[red]x"}]})
+
+    with served(naming) as fake:
+        outcome = run("probe", "run", "--base-url", fake.url, "--dry-run")
+    assert outcome.code == 0
+    assert "\x1b" not in outcome.err
+    assert "m\\u{1b}]0;owned\\u{7}[red]x" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -91,10 +186,25 @@ def test_a_server_that_nobody_runs_asks_for_a_model(run: Run) -> None:
         (["--base-url", "http://h", "--header-env", "x"], "--header-env"),
         (["--base-url", "http://h", "--max-cost", "3"], "--price-in"),
         (["--base-url", "http://h", "--api", "grpc"], "--api grpc"),
+        (["--base-url", "http://127.0.0.1:99999"], "a port is 1 to 65535"),
+        (["--base-url", "http://127.0.0.1:abc"], "a port is 1 to 65535"),
+        (["--base-url", "http://127.0.0.1:0"], "--base-url"),
+        (["--base-url", "http://[::1"], "in brackets"),
+        (["--base-url", "http://a..b"], "--base-url"),
+        (["--base-url", "http://h/v1#part"], "fragment"),
+        (["--base-url", "http://h /v1"], "white space"),
+        (["--base-url", "http://h\n/v1"], "white space"),
+        (["--base-url", "http://h", "--model", "m\udcff"], "--model"),
+        (["--base-url", "http://h", "--api-key-env", "FOREIGN"], "--api-key-env FOREIGN"),
+        (["--base-url", "http://h", "--api-key-env", "TRAILING"], "--api-key-env TRAILING"),
+        (["--base-url", "http://h", "--header-env", "x-a=FOREIGN"], "FOREIGN"),
+        (["--base-url", "http://h", "--header-env", "x-\u00e4=PROPER"], "NAME=PROPER"),
     ],
 )
-def test_wrong_usage_names_the_flag(run: Run, arguments: list[str], said: str) -> None:
+def test_wrong_usage_names_the_flag(run: Run, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit 2 and the flag; nothing that may be a secret is repeated."""
+    for name, value in {"FOREIGN": "secret-\u00e4", "TRAILING": "secret\n", "PROPER": "secret"}.items():
+        monkeypatch.setenv(name, value)
     outcome = run("probe", "run", *arguments)
     assert outcome.code == 2
     assert said in outcome.err

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kvfence.cli.range_stage import in_own_flags
 from kvfence.ranges.catalogue import RANGES
 from tests.unit.cli.conftest import Run
 
@@ -37,3 +38,9 @@ def test_another_host_than_loopback_is_refused(run: Run, host: str) -> None:
     outcome = run("range", "incident", "--host", host)
     assert outcome.code == 2
     assert "loopback alone" in outcome.err
+
+
+def test_advice_names_flags_that_a_practice_server_has() -> None:
+    """A worker knows the flags of ``serve``; here its advice names those that are taken here."""
+    advice = in_own_flags("the pool needs 9 bytes: lower --pool-tokens or --context, or free memory")
+    assert advice.endswith("lower --prefill-tokens, --decode-tokens or --context, or free memory")
