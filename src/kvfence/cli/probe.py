@@ -117,11 +117,8 @@ def run(
     from kvfence.probe.run import Run, look
     from kvfence.probe.run import probe as carry_out
 
-    if max_cost is not None and not price_in and not price_out:
-        raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
     forms = Forms(json, out, html, junit, reproducer, keep_evidence)
-    forms.require_writable()
-    _require_text(model)
+    _require_sound(forms, model, unpriced=max_cost is not None and not price_in and not price_out)
     door = _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls))
     door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
     budget = Budget(
@@ -225,7 +222,11 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _require_text(model: str) -> None:
+def _require_sound(forms: Forms, model: str, *, unpriced: bool) -> None:
+    """Refuse what would fail only after requests were sent."""
+    if unpriced:
+        raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
+    forms.require_writable()
     try:
         model.encode()
     except UnicodeEncodeError as error:
