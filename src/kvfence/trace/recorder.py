@@ -57,9 +57,10 @@ class Recorder:
 
     def close(self) -> None:
         """Say that this was all, and close the sink."""
-        if self._sink is not None:
-            self._sink.end(self._n)
-            self._sink.close()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.end(self._n)
+            sink.close()
 
 
 class TraceFile:
