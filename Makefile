@@ -70,7 +70,7 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check  ## Every check and every test but the slow runs below (at most 12 minutes on 2 cores).
+test: check  ## Every check and every test but the slow runs below (about 15 minutes on 2 cores).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges and not prove" $(ARGS)
 
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
