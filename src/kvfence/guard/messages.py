@@ -14,8 +14,8 @@ VERSION = 1
 """Raised when a message changes; prefill sends nothing to a decode of another version."""
 
 
-class Hello(Struct, frozen=True, tag=True):
-    """Decode to prefill, once a session: who is there, with which limits.
+class _Introduction(Struct, frozen=True):
+    """Who is there, with which limits.
 
     Units: tokens. ``layout``: everything by which bytes could mean different things.
     """
@@ -28,15 +28,12 @@ class Hello(Struct, frozen=True, tag=True):
     context_tokens: int
 
 
-class Welcome(Struct, frozen=True, tag=True):
-    """Prefill's answer to ``Hello``: the same of its own."""
+class Hello(_Introduction, frozen=True, tag=True):
+    """Decode to prefill, once a session."""
 
-    version: int
-    sender: Incarnation
-    mode: str
-    layout: str
-    pool_tokens: int
-    context_tokens: int
+
+class Welcome(_Introduction, frozen=True, tag=True):
+    """Prefill's answer to ``Hello``."""
 
 
 class Offer(Struct, frozen=True, tag=True):
