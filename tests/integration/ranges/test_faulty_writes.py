@@ -70,12 +70,13 @@ async def test_a_lost_tail_is_answered_with_what_was_there() -> None:
 async def misdirected(*put_back: str) -> str:
     """Let bob talk at length while ada's hand-off lands; give what bob heard, with the error if there was one."""
     async with running("misdirected", *put_back, decode_rate=100.0) as server:
-        heard = ""
+        heard, began = "", False
         try:
             async for piece in server.bob.stream(server.bob.long_text(), 90):
-                if not heard:
-                    await server.ada.fill()
                 heard += piece
+                if not began and "BOB-0815" in heard:
+                    began = True
+                    await server.ada.fill()
         except openai.APIError as error:
             heard += f" {error.code}"
         return heard
@@ -92,8 +93,7 @@ async def test_the_comparison_at_read_ends_what_a_misdirected_batch_hits() -> No
     """Guard stamp-at-read: an error in mid-answer, and no foreign word before it."""
     heard = await misdirected("stamp-at-read")
     assert heard.endswith("kv_integrity")
-    own = heard.removesuffix("kv_integrity").strip()
-    assert own.startswith("BOB-0815"[: len(own)]), "the error may come before the word is whole"
+    assert heard.lstrip().startswith("BOB-0815")
     assert "ADA" not in heard
 
 
