@@ -20,6 +20,9 @@ OTHERS := .venv-conformance
 JUDGES := .venv-judges
 # Written last, and holds the folder: neither half an install nor a moved folder counts as installed.
 STAMP := $(VENV)/.installed
+# Beside .venv and not in it: its interpreter alone is used.
+TRITON := .triton
+TRITON_VERSION := 3.9.0
 VLLM := .venv-vllm
 VLLM_VERSION := 0.32.0
 VLLM_STAMP := $(VLLM)/.installed-$(VLLM_VERSION)
@@ -38,7 +41,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-sglang test-probe-sglang bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -71,7 +74,7 @@ check: install  ## Formatting, lint, types and floors: quick, no test runs.
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## Every check and every test but the slow runs below (about 15 minutes on 2 cores).
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges and not prove" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not incident and not faults and not mooncake and not judges and not prove and not digest" $(ARGS)
 
 test-faults: install  ## Workers killed and stopped at every stage of a hand-off, load that leaves, long runs (15 minutes).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m faults tests/faults $(ARGS)
@@ -87,6 +90,13 @@ $(OTHERS)/.installed: constraints/conformance.txt
 
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
+
+test-digest: install $(TRITON)/.installed-$(TRITON_VERSION)  ## The guards' kernel under Triton's interpreter, and ranks that agree (a minute, 1 GB of installs).
+	PYTHONPATH=$(CURDIR)/$(TRITON) OMP_NUM_THREADS=1 $(BIN)/pytest -m digest tests/unit/guard tests/integration/guard $(ARGS)
+
+$(TRITON)/.installed-$(TRITON_VERSION):
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(TRITON) triton==$(TRITON_VERSION) $(PIP_ARGS)
+	@touch $@
 
 prove-judges: install $(JUDGES)/.installed  ## TLC and SPIN on the mirrors in spec/, and the invariant's long checks (10 minutes).
 	@java -version >/dev/null 2>&1 || { \
@@ -149,5 +159,5 @@ $(VLLM_STAMP):
 	@touch $@
 
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) $(OTHERS) $(JUDGES) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(JUDGES) $(TRITON) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

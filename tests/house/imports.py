@@ -20,7 +20,10 @@ FLOORS = (
 )
 PURE = {"core", "protocol"}
 PURE_MAY_IMPORT = {"kvfence", "msgspec", *sys.stdlib_module_names}
-TORCH_MAY_STAND_IN = ("kvfence.kv.host", "kvfence.kv.cuda", "kvfence.models")
+TORCH_MAY_STAND_IN = (
+    "kvfence.kv.host", "kvfence.kv.cuda", "kvfence.models",
+    "kvfence.guard.tensor_digest", "kvfence.guard.digest_kernel",
+)  # fmt: skip
 MUTANTS = ("kvfence.driver.mutants", "kvfence.ranges")
 WITHOUT_MUTANTS = "kvfence.cli.serve"
 
@@ -63,7 +66,7 @@ class Imports:
         for name, targets in self.of.items():
             for target, line in targets.items():
                 allowed = any(name == place or name.startswith(place + ".") for place in TORCH_MAY_STAND_IN)
-                if target.partition(".")[0] in {"torch", "transformers"} and not allowed:
+                if target.partition(".")[0] in {"torch", "transformers", "triton"} and not allowed:
                     yield f"{name}:{line} imports {target}: torch stands in {', '.join(TORCH_MAY_STAND_IN)} only"
 
     def _mutants(self) -> Iterator[str]:

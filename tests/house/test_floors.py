@@ -35,6 +35,8 @@ PLANTED = {
     "numpy in protocol": ("protocol/planted.py", "from numpy import array", "only the standard library", True),
     "torch in wire": ("wire/planted.py", "import torch.cuda", "torch stands in", True),
     "torch in the seal": ("kv/seal.py", "import torch", "torch stands in", False),
+    "torch in the guard's decisions": ("guard/handoff.py", "import torch", "torch stands in", True),
+    "triton in the digest of the host": ("guard/digest.py", "import triton", "torch stands in", True),
     "transformers in runtime": ("runtime/planted.py", "import transformers", "torch stands in", True),
     "mutants in serve": (
         "cli/serve.py",
