@@ -10,7 +10,7 @@ from msgspec import Struct
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.guard.key import Key
 
-VERSION = 1
+VERSION = 2
 """Raised when a message changes; prefill sends nothing to a decode of another version."""
 
 
@@ -75,7 +75,32 @@ class RefusedAtPrefill(Struct, frozen=True, tag=True):
     message: str
 
 
-Message = Hello | Welcome | Offer | Promise | RefusedAtPrefill
+class Revoke(Struct, frozen=True, tag=True):
+    """Decode to prefill, until answered: nobody waits for this attempt any more; say when its last write has ended.
+
+    ``place``: which of its prefill ranks decode asks, given back in the answer.
+    """
+
+    attempt: AttemptId
+    room: int
+    place: int
+
+
+class Drained(Struct, frozen=True, tag=True):
+    """Prefill's answer: nothing of this attempt is being written, and nothing will be."""
+
+    attempt: AttemptId
+    place: int
+
+
+class Unknown(Struct, frozen=True, tag=True):
+    """Prefill's answer: a write towards this decode has failed, so that nobody can say when it ends."""
+
+    attempt: AttemptId
+    place: int
+
+
+Message = Hello | Welcome | Offer | Promise | RefusedAtPrefill | Revoke | Drained | Unknown
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)

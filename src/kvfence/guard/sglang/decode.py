@@ -1,11 +1,12 @@
 """What the guard remembers at decode: what was reserved for each room, what prefill promised, what is refused or held.
 
 The engine's scheduler and its reader of messages come here. Bounded: reservations by ``ROOMS_MAX``, refusals by
-``REFUSALS_MAX``; whose entry was dropped is refused.
+``REFUSALS_MAX``; whose entry was dropped is refused. What became of pages that were not adopted: ``quarantine.py``.
 """
 
 import threading
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -27,14 +28,37 @@ class Refusal(Struct, frozen=True):
     status: int
 
 
-class _Reserved(Struct):
-    """One room: what was reserved, and what came. ``num_tokens``: with what decode has already."""
+class Reserved(Struct):
+    """One room: what was reserved for which request, and what came. ``num_tokens``: with what decode has already.
 
+    ``row``: what travels beside the pages. ``receiver``: the engine's, which knows who was offered them.
+    """
+
+    request: str
     num_tokens: int
+    receiver: Any = None
     offer: Offer | None = None
     pages: Pages | None = None
+    row: int = 0
     promise: Promise | None = None
     verdict: Verdict | None = None
+
+    @property
+    def is_owed(self) -> bool:
+        """May somebody write to these pages for whom nobody has vouched?"""
+        return self.offer is not None and not (self.verdict is not None and self.verdict.holds)
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Has prefill said that all it posted has landed, and do the bytes not say otherwise?"""
+        if self.offer is None or self.promise is None or self.promise.attempt != self.offer.attempt:
+            return False
+        return not self.is_torn
+
+    @property
+    def is_torn(self) -> bool:
+        """Are the bytes that landed not those that were sent? Then somebody else writes there."""
+        return self.verdict is not None and self.verdict.decisions[-1].guard == "digest-matches" and self.is_owed
 
 
 class DecodeState:
@@ -46,7 +70,8 @@ class DecodeState:
         self._hello = Hello(VERSION, self.incarnation, mode, memory.layout, pool_tokens, context_tokens)
         self._lock = threading.Lock()
         self._counter = 0
-        self._rooms: OrderedDict[int, _Reserved] = OrderedDict()
+        self._rooms: OrderedDict[int, Reserved] = OrderedDict()
+        self._owed: OrderedDict[str, Reserved] = OrderedDict()
         self._refused: OrderedDict[int, Refusal] = OrderedDict()
 
     @property
@@ -54,23 +79,28 @@ class DecodeState:
         """Give what a prefill is told of this decode."""
         return self._hello
 
-    def reserve(self, room: int, num_tokens: int) -> None:
+    def reserve(self, room: int, reserved: Reserved) -> None:
         """Note what the engine reserves for a room."""
         with self._lock:
-            self._rooms[room] = _Reserved(num_tokens)
+            self._rooms[room] = reserved
             while len(self._rooms) > ROOMS_MAX:
                 self._rooms.popitem(last=False)
 
-    def offer(self, room: int, pages: Pages, prefix_tokens: int) -> Offer | None:
-        """Mint an attempt for pages that are being offered; None for a room that reserved nothing."""
+    def offer(self, room: int, pages: Pages, row: int, prefix_tokens: int) -> Offer | None:
+        """Mint an attempt for pages that are being offered, the same for every rank that they are offered to.
+
+        None for a room that reserved nothing.
+        """
         with self._lock:
             reserved = self._rooms.get(room)
             if reserved is None:
                 return None
+            if reserved.offer is not None:
+                return reserved.offer
             self._counter += 1
             attempt = AttemptId(self.incarnation, self._counter)
             reserved.offer = Offer(attempt, room, reserved.num_tokens, prefix_tokens, len(pages))
-            reserved.pages = np.array(pages, copy=True)
+            reserved.pages, reserved.row = np.array(pages, copy=True), row
             return reserved.offer
 
     def note_promise(self, promise: Promise) -> None:
@@ -106,24 +136,37 @@ class DecodeState:
         if reserved.verdict is not None:
             return reserved.verdict, False
         expected = Expected(reserved.offer.attempt, reserved.num_tokens, reserved.offer.num_pages, self._memory.layout)
-        pages = reserved.pages
-        reserved.verdict = verify(expected, reserved.promise, lambda: self._memory.digest_of(pages), enforced=enforced)
+        pages, row = reserved.pages, reserved.row
+        reserved.verdict = verify(
+            expected, reserved.promise, lambda: self._memory.digest_of(pages, row), enforced=enforced
+        )
         return reserved.verdict, True
 
-    def verdict(self, room: int) -> Verdict | None:
-        """Give what was found of a room whose pages have all been sent; None before."""
-        reserved = self._rooms.get(room)
-        return reserved.verdict if reserved is not None else None
-
-    def num_pages(self, room: int) -> int:
-        """Give how many pages a room was offered."""
-        reserved = self._rooms.get(room)
-        return len(reserved.pages) if reserved is not None and reserved.pages is not None else 0
-
     def forget(self, room: int) -> None:
-        """The engine is done with a room's transfer; it may still have to tell its client why."""
+        """The engine is done with a room's transfer; it may still have to tell its client why, and give pages back."""
         with self._lock:
-            self._rooms.pop(room, None)
+            reserved = self._rooms.pop(room, None)
+            if reserved is not None and reserved.is_owed:
+                self._owed[reserved.request] = reserved
+                while len(self._owed) > ROOMS_MAX:
+                    self._owed.popitem(last=False)
+
+    def take_owed(self, request: str, room: int) -> Reserved | None:
+        """The engine gives a request's pages back: give what is still owed for them, once; None where nothing is."""
+        with self._lock:
+            reserved = self._owed.pop(request, None)
+            if reserved is None:
+                reserved = self._rooms.get(room)
+                if reserved is None or reserved.request != request or not reserved.is_owed:
+                    return None
+                del self._rooms[room]
+            return reserved
+
+    @property
+    def num_open(self) -> int:
+        """Give how many transfers may be under way: pages were offered, and nothing has come of it yet."""
+        with self._lock:
+            return sum(1 for each in self._rooms.values() if each.offer is not None and each.verdict is None)
 
     def told(self, room: int) -> None:
         """A refused room's client has been told; whoever uses it again begins anew."""

@@ -1,6 +1,8 @@
 """The bytes behind SGLang's page indices: every buffer that a hand-off moves, and one digest over a request's pages.
 
-Host memory only: the engine names its buffers by address. A buffer kind that is not covered is refused at the start.
+What travels beside the pages, the first token and the sampler's state, is one *row* of buffers of its own, and is
+digested with them. Host memory only: the engine names its buffers by address. A buffer kind that is not covered is
+refused at the start.
 """
 
 import ctypes
@@ -29,11 +31,13 @@ class Digest:
             part.update(np.ascontiguousarray(buffer[pages]).data)
         self.num_pages += len(pages)
 
-    def hex(self) -> str:
-        """Give the digest of all pages so far."""
+    def hex(self, row: int) -> str:
+        """Give the digest of all pages so far, and of what travels beside them in this row."""
         whole = xxhash.xxh3_128()
         for part in self._parts:
             whole.update(part.digest())
+        for beside in self._memory.beside:
+            whole.update(beside[row].data)
         return whole.hexdigest()
 
 
@@ -42,30 +46,32 @@ class PageMemory:
 
     Shapes:
         buffers: one per layer and per key or value, drafts included: [pages, bytes of one page].
+        beside: one per thing that travels with the first token: [rows, bytes of one].
     """
 
     def __init__(self, kv_args: Any) -> None:
         states = [str(kind) for kind in getattr(kv_args, "state_types", None) or ()]
         if states:
             raise SettingsError([f"pages of the kinds {', '.join(states)} are not covered by the guard"])
-        self.buffers = [
-            _rows(address, length, item)
-            for address, length, item in zip(
-                kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True
-            )
-        ]
+        self.buffers = _buffers(kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens)
+        self.beside = _buffers(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens)
         items = sorted(set(kv_args.kv_item_lens))
         self.layout = (
             f"{len(self.buffers)} buffers of {'+'.join(map(str, items))} bytes a page of {kv_args.page_size}, "
-            f"{kv_args.kv_cache_dtype_str}, xxh3_128"
+            f"{kv_args.kv_cache_dtype_str}, {sum(kv_args.aux_item_lens)} bytes beside, xxh3_128"
         )
         self.page_size = int(kv_args.page_size)
+        self.num_pages = len(self.buffers[0])
 
-    def digest_of(self, pages: Pages) -> str:
-        """Digest pages as they are now."""
+    def digest_of(self, pages: Pages, row: int) -> str:
+        """Digest pages, and the row beside them, as they are now."""
         digest = Digest(self)
         digest.add(pages)
-        return digest.hex()
+        return digest.hex(row)
+
+
+def _buffers(addresses: list[int], lengths: list[int], items: list[int]) -> list[npt.NDArray[np.uint8]]:
+    return [_rows(*each) for each in zip(addresses, lengths, items, strict=True)]
 
 
 def _rows(address: int, length: int, item: int) -> npt.NDArray[np.uint8]:

@@ -11,15 +11,6 @@ from kvfence.core.errors import SettingsError
 from kvfence.guard.sglang.points import POINTS, found
 
 ON = "KVFENCE_GUARD"
-_HOW = {
-    "manager-made": "after",
-    "receiver-made": "after",
-    "receiver-cleared": "after",
-    "sender-cleared": "after",
-    "chunk-sent": "before",
-    "decode-reserves": "before",
-}
-"""How a point is hooked; ``around`` where nothing is said."""
 
 
 def activate() -> None:
@@ -33,14 +24,19 @@ def activate() -> None:
         from kvfence.guard import settings
         from kvfence.guard.sglang.wiring import Wiring
 
-        _put_in(Wiring(settings.load(os.environ)))
+        put_in(Wiring(settings.load(os.environ)))
     except SettingsError as error:
         _end(str(error))
     except Exception as error:  # noqa: BLE001  whatever it is, SGLang would log it and serve without the guard
         _end(f"{type(error).__name__}: {error}")
 
 
-def _put_in(wiring: Any) -> None:
+def put_in(wiring: Any) -> None:
+    """Tell SGLang what to wrap.
+
+    Raises:
+        SettingsError: this release lacks a point, by its name.
+    """
     from sglang.srt.plugins.hook_registry import (  # type: ignore[import-not-found, unused-ignore]
         HookRegistry,
         HookType,
@@ -51,8 +47,8 @@ def _put_in(wiring: Any) -> None:
     if missing:
         raise SettingsError([f"this SGLang has no {name}: the guard does not know this release" for name in missing])
     for point, name in names.items():
-        how = HookType(_HOW.get(point.key, "around"))
-        HookRegistry.register(name, _ending(getattr(wiring, point.key.replace("-", "_"))), how)
+        HookRegistry.register(name, _ending(wiring.hook(point.key)), HookType(point.how))
+    wiring.expect_hooks(list(names.values()))
 
 
 def _ending(hook: Any) -> Any:

@@ -9,8 +9,8 @@ from collections import OrderedDict
 
 from msgspec import Struct
 
-from kvfence.core.ids import Incarnation, new_incarnation
-from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Welcome
+from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Revoke, Welcome
 from kvfence.guard.sglang.memory import Digest, PageMemory, Pages
 
 REFUSALS_MAX = 4096
@@ -19,15 +19,19 @@ REFUSALS_MAX = 4096
 ROOMS_MAX = 65_536
 """Offers that are remembered; one that was forgotten is sent nothing."""
 
+REVOKED_MAX = 65_536
+"""Revoked attempts that are remembered; decode's words come in order, so that an older one is not offered again."""
+
 Endpoint = tuple[str, int]
 
 
 class _Sending(Struct):
-    """One room: who expects it, and what has been sent. ``num_tokens``: known with the last chunk."""
+    """One room: who expects it, and what has been sent. ``num_tokens``, ``row``: known with the last chunk."""
 
     offers: dict[Endpoint, Offer]
     digest: Digest | None = None
     num_tokens: int = 0
+    row: int | None = None
 
 
 class PrefillState:
@@ -39,15 +43,24 @@ class PrefillState:
         self._pool_tokens, self._context_tokens, self._mode = pool_tokens, context_tokens, mode
         self._lock = threading.Lock()
         self._peers: dict[Endpoint, Hello] = {}
+        self._sessions: dict[Endpoint, str] = {}
+        self._unsure: set[str] = set()
         self._rooms: OrderedDict[int, _Sending] = OrderedDict()
         self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
+        self._revoked: OrderedDict[AttemptId, None] = OrderedDict()
+        self._open: OrderedDict[int, None] = OrderedDict()
 
     # ---- what decode says ----
 
-    def meet(self, hello: Hello, endpoint: Endpoint) -> Welcome | None:
-        """Remember a decode, the latest life at its address; None for another version, which is sent nothing."""
+    def meet(self, hello: Hello, endpoint: Endpoint, session: str) -> Welcome | None:
+        """Remember a decode, the latest life at its address, and where its pages are written to.
+
+        None for another version, which is sent nothing.
+        """
         with self._lock:
             self._peers.pop(endpoint, None)
+            self._unsure.discard(self._sessions.get(endpoint, ""))
+            self._sessions[endpoint] = session
             if hello.version != VERSION:
                 return None
             self._peers[endpoint] = hello
@@ -59,13 +72,39 @@ class PrefillState:
         """Remember what a decode that we have met expects of a room; give the refusal where there is one already."""
         with self._lock:
             refused = self._refused.get(offer.room)
-            if refused is None and endpoint in self._peers:
+            if refused is None and endpoint in self._peers and offer.attempt not in self._revoked:
                 self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
                 while len(self._rooms) > ROOMS_MAX:
                     self._rooms.popitem(last=False)
             return refused
 
+    def revoke(self, revoked: Revoke) -> Endpoint | None:
+        """Nobody waits for this attempt any more, whether its offer came or not: nothing more is sent for it.
+
+        Gives where the answer goes; None where its decode has not said hello in this life.
+        """
+        with self._lock:
+            self._revoked[revoked.attempt] = None
+            while len(self._revoked) > REVOKED_MAX:
+                self._revoked.popitem(last=False)
+            sending = self._rooms.get(revoked.room)
+            if sending is not None:
+                sending.offers = {at: one for at, one in sending.offers.items() if one.attempt != revoked.attempt}
+                if not sending.offers:
+                    del self._rooms[revoked.room]
+            sender = revoked.attempt.gateway
+            return next((at for at, hello in self._peers.items() if hello.sender == sender), None)
+
+    def is_unsure(self, endpoint: Endpoint) -> bool:
+        """Has a write to this decode failed in its session? Then nobody can say when it ends."""
+        return self._sessions.get(endpoint) in self._unsure
+
     # ---- what the engine does ----
+
+    def note_failed(self, session: str) -> None:
+        """A write has ended in non-success: what was posted may land yet."""
+        with self._lock:
+            self._unsure.add(session)
 
     def refuse(self, refused: RefusedAtPrefill) -> list[Endpoint]:
         """Remember that a room is refused; give every decode that may wait for it."""
@@ -76,10 +115,19 @@ class PrefillState:
             self._rooms.pop(refused.room, None)
             return list(self._peers)
 
-    def admit(self, room: int) -> None:
-        """A request that nobody refused uses this room: what was refused in it before is over."""
+    def admit(self, room: int) -> bool:
+        """A request that nobody refused uses this room: what was refused in it before is over.
+
+        Returns False where another request is open in it, whose pages would be taken for this one's.
+        """
         with self._lock:
+            if room in self._open:
+                return False
+            self._open[room] = None
+            while len(self._open) > ROOMS_MAX:
+                self._open.popitem(last=False)
             self._refused.pop(room, None)
+            return True
 
     def is_expected(self, room: int) -> bool:
         """Has a decode with a guard asked for this room?"""
@@ -91,19 +139,20 @@ class PrefillState:
         if sending is not None:
             sending.num_tokens = num_tokens
 
-    def note_pages(self, room: int, pages: Pages) -> None:
-        """Read pages that are about to be sent; their last pass has ended."""
+    def note_pages(self, room: int, pages: Pages, row: int | None) -> None:
+        """Read pages that are about to be sent; their last pass has ended. ``row``: beside the last of them."""
         sending = self._rooms.get(room)
         if sending is not None:
             if sending.digest is None:
                 sending.digest = Digest(self._memory)
             sending.digest.add(pages)
+            sending.row = row
 
     def promise(self, room: int, endpoint: Endpoint) -> Promise | None:
         """Say what was sent of a room to one decode; None where that decode has no guard."""
         sending = self._rooms.get(room)
         offer = sending.offers.get(endpoint) if sending is not None else None
-        if sending is None or offer is None or sending.digest is None:
+        if sending is None or offer is None or sending.digest is None or sending.row is None:
             return None
         return Promise(
             attempt=offer.attempt,
@@ -112,7 +161,7 @@ class PrefillState:
             num_tokens=sending.num_tokens,
             num_pages=sending.digest.num_pages,
             layout=self._memory.layout,
-            digest=sending.digest.hex(),
+            digest=sending.digest.hex(sending.row),
             pool_tokens=self._pool_tokens,
             context_tokens=self._context_tokens,
         )
@@ -121,3 +170,4 @@ class PrefillState:
         """The engine is done with a room."""
         with self._lock:
             self._rooms.pop(room, None)
+            self._open.pop(room, None)

@@ -6,7 +6,7 @@ No prompt, token id or key is in either.
 import logging
 from collections.abc import Iterable
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kvfence.guard.messages import VERSION
 from kvfence.guard.settings import GuardSettings
@@ -18,15 +18,27 @@ logger = logging.getLogger("kvfence.guard")
 class Tally:
     """One process's counts."""
 
-    def __init__(self, settings: GuardSettings, role: str) -> None:
+    def __init__(self, settings: GuardSettings, role: str, registry: CollectorRegistry) -> None:
         self._role = role
-        self._decisions = Counter("kvfence:guard_decisions", "What each guard answered.", ["role", "guard", "answer"])
-        self._held = Gauge("kvfence:guard_quarantined_pages", "Pages kept from re-use until a restart.", ["role"])
+        self._decisions = Counter(
+            "kvfence:guard_decisions", "What each guard answered.", ["role", "guard", "answer"], registry=registry
+        )
+        self._held = Gauge(
+            "kvfence:guard_quarantined_pages",
+            "Pages kept from re-use until nobody can write to them.",
+            ["role"],
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
+        self._rebuilt = Counter(
+            "kvfence:guard_sessions_rebuilt", "Receiving sessions made new.", ["role"], registry=registry
+        )
         active = Gauge(
             "kvfence:guard_active",
             "1: the guard is on.",
             ["role", "mode", "key_id", "version"],
             multiprocess_mode="max",
+            registry=registry,
         )
         active.labels(role, settings.mode, settings.key.id, str(VERSION)).set(1)
 
@@ -41,6 +53,10 @@ class Tally:
         word = "refused" if enforced else "would refuse"
         logger.warning("kvfence %s room=%s guard=%s: %s", word, room, guard, reason)
 
-    def hold(self, num_pages: int) -> None:
-        """Say how many pages more are in quarantine."""
-        self._held.labels(self._role).inc(num_pages)
+    def held(self, num_pages: int) -> None:
+        """Say how many pages are in quarantine."""
+        self._held.labels(self._role).set(num_pages)
+
+    def rebuilt(self) -> None:
+        """Count a receiving session made new."""
+        self._rebuilt.labels(self._role).inc()

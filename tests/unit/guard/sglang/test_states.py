@@ -9,11 +9,14 @@ from msgspec.structs import replace
 
 from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import RefusedAtPrefill
-from kvfence.guard.sglang.decode import DecodeState, Refusal
+from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
 from kvfence.guard.sglang.memory import PageMemory
 from kvfence.guard.sglang.prefill import REFUSALS_MAX, PrefillState
 
 PAGES, ITEM, BUFFERS = 16, 32, 4
+ROWS, BESIDE = 4, 24
+SENT_ROW, LANDED_ROW = 3, 1
+SESSION = "127.0.0.1:9000"
 ROOM, ENDPOINT = 77, ("127.0.0.1", 4000)
 
 
@@ -23,11 +26,15 @@ class Side:
     def __init__(self, seed: int, item: int = ITEM) -> None:
         rng = np.random.default_rng(seed)
         self.raw = [rng.integers(0, 256, PAGES * item, dtype=np.uint8) for _ in range(BUFFERS)]
+        self.beside = rng.integers(0, 256, ROWS * BESIDE, dtype=np.uint8)
         self.args = SimpleNamespace(
             state_types=[],
             kv_data_ptrs=[raw.ctypes.data_as(ctypes.c_void_p).value for raw in self.raw],
             kv_data_lens=[raw.nbytes for raw in self.raw],
             kv_item_lens=[item] * BUFFERS,
+            aux_data_ptrs=[self.beside.ctypes.data_as(ctypes.c_void_p).value],
+            aux_data_lens=[self.beside.nbytes],
+            aux_item_lens=[BESIDE],
             kv_cache_dtype_str="torch.float32",
             page_size=4,
         )
@@ -37,6 +44,7 @@ class Side:
         """Move pages as a transfer does."""
         for mine, theirs in zip(self.raw, other.raw, strict=True):
             theirs.reshape(PAGES, ITEM)[target] = mine.reshape(PAGES, ITEM)[source]
+        other.beside.reshape(ROWS, BESIDE)[LANDED_ROW] = self.beside.reshape(ROWS, BESIDE)[SENT_ROW]
 
 
 @pytest.fixture
@@ -57,13 +65,13 @@ SOURCE, TARGET = np.array([3, 9, 4], dtype=np.int32), np.array([7, 0, 12], dtype
 def hand_off(pair: tuple[Side, PrefillState, Side, DecodeState], sent: np.ndarray, num_tokens: int = 12) -> None:
     """Reserve, offer, send in two chunks, promise."""
     source, prefill, target, decode = pair
-    decode.reserve(ROOM, 12)
-    offer = decode.offer(ROOM, TARGET, 0)
+    decode.reserve(ROOM, Reserved("request", 12))
+    offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
-    assert prefill.meet(decode.hello, ENDPOINT) is not None
+    assert prefill.meet(decode.hello, ENDPOINT, SESSION) is not None
     assert prefill.expect(offer, ENDPOINT) is None
     for chunk in (sent[:1], sent[1:]):
-        prefill.note_pages(ROOM, chunk)
+        prefill.note_pages(ROOM, chunk, SENT_ROW)
     source.copy_to(target, sent, TARGET[: len(sent)])
     prefill.note_tokens(ROOM, num_tokens)
     promise = prefill.promise(ROOM, ENDPOINT)
@@ -105,8 +113,8 @@ def test_a_page_that_changed_on_the_way_is_refused_by_its_digest(
 def test_without_a_promise_nothing_is_adopted(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A prefill without a guard, or a promise of another room, leaves the pages unproven."""
     decode = pair[3]
-    decode.reserve(ROOM, 12)
-    decode.offer(ROOM, TARGET, 0)
+    decode.reserve(ROOM, Reserved("request", 12))
+    decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     judged = decode.judge(ROOM, enforced=True)
     assert judged is not None
     assert judged[0].decisions[-1].guard == "stamp-at-adopt"
@@ -121,8 +129,8 @@ def test_a_promise_of_an_earlier_attempt_in_the_same_room_is_refused(
     promise = prefill.promise(ROOM, ENDPOINT)
     assert promise is not None
     decode.forget(ROOM)
-    decode.reserve(ROOM, 12)
-    decode.offer(ROOM, TARGET, 0)
+    decode.reserve(ROOM, Reserved("request", 12))
+    decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     decode.note_promise(promise)
     judged = decode.judge(ROOM, enforced=True)
     assert judged is not None
@@ -134,8 +142,8 @@ def test_a_refused_room_is_told_to_who_asks_late(pair: tuple[Side, PrefillState,
     _, prefill, _, decode = pair
     refused = RefusedAtPrefill(ROOM, 400, "too long")
     assert prefill.refuse(refused) == []
-    decode.reserve(ROOM, 12)
-    offer = decode.offer(ROOM, TARGET, 0)
+    decode.reserve(ROOM, Reserved("request", 12))
+    offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
     assert prefill.expect(offer, ENDPOINT) == refused
     decode.note_refused(refused)
@@ -162,20 +170,20 @@ def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillStat
 def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A refusal goes to all that have said hello, since the room's own decode may not have asked yet."""
     _, prefill, _, decode = pair
-    prefill.meet(decode.hello, ENDPOINT)
-    prefill.meet(decode.hello, ENDPOINT)
+    prefill.meet(decode.hello, ENDPOINT, SESSION)
+    prefill.meet(decode.hello, ENDPOINT, SESSION)
     assert prefill.refuse(RefusedAtPrefill(ROOM, 400, "too long")) == [ENDPOINT]
 
 
 def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """Whoever speaks another version, or has not said hello, is not expected, so that no page goes there."""
     _, prefill, _, decode = pair
-    decode.reserve(ROOM, 12)
-    offer = decode.offer(ROOM, TARGET, 0)
+    decode.reserve(ROOM, Reserved("request", 12))
+    offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
     prefill.expect(offer, ENDPOINT)
     assert not prefill.is_expected(ROOM)
-    assert prefill.meet(replace(decode.hello, version=99), ENDPOINT) is None
+    assert prefill.meet(replace(decode.hello, version=99), ENDPOINT, SESSION) is None
     prefill.expect(offer, ENDPOINT)
     assert not prefill.is_expected(ROOM)
 

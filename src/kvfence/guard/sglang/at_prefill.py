@@ -1,0 +1,158 @@
+"""What each hook does at prefill: named after its point (``points.py``), with the engine's call where it wraps one."""
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kvfence.core.errors import SettingsError
+from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPrefill, Revoke, Unknown
+from kvfence.guard.sglang.memory import Pages
+from kvfence.guard.sglang.prefill import PrefillState
+from kvfence.guard.sglang.sockets import Frames
+
+if TYPE_CHECKING:
+    from kvfence.guard.sglang.wiring import Wiring
+
+SUCCESS = b"4"
+"""SGLang's ``KVPoll.Success`` as it travels."""
+
+FAKE_HOST = "2.2.2.2"
+"""SGLang's stand-in for prefill in health checks; nothing travels."""
+
+INTRODUCTION, SESSION = b"None", 3
+"""How a decode's first message begins, and where it names the session that its pages are written to."""
+
+
+class AtPrefill:
+    """The hooks of a prefill rank; each leaves the engine alone where this process has another role."""
+
+    def __init__(self, wiring: "Wiring") -> None:
+        self._wiring = wiring
+        self.state: PrefillState | None = None
+
+    def begin(self, state: PrefillState) -> None:
+        """Take this role. From now on a write that fails is remembered by the session that it went to."""
+        manager = self._wiring.manager
+        if not hasattr(manager, "_staging_outstanding"):
+            raise SettingsError(["this SGLang does not count the writes of a room: the guard does not know it"])
+        self.state = state
+        shared = manager.engine
+        for name in ("batch_transfer_sync", "transfer_sync"):
+            setattr(shared, name, self._watched(getattr(shared, name)))
+
+    def _watched(self, write: Any) -> Any:
+        def watched(session: str, *given: Any, **named: Any) -> Any:
+            status = write(session, *given, **named)
+            if status != 0:
+                cast(PrefillState, self.state).note_failed(session)
+            return status
+
+        return watched
+
+    # ---- what decode says ----
+
+    def read(self, message: Message, frames: Frames) -> bool:
+        """Take a message of a decode's; False for one that nobody says to prefill."""
+        state = cast(PrefillState, self.state)
+        if isinstance(message, Revoke):
+            self._revoke(message)
+            return True
+        if len(frames) <= SESSION or not isinstance(message, Hello | Offer):
+            return False
+        endpoint = (frames[1].decode("ascii"), int(frames[2]))
+        if isinstance(message, Offer):
+            refused = state.expect(message, endpoint)
+            if refused is not None:
+                self._wiring.send(endpoint, refused)
+            return True
+        welcome = state.meet(message, endpoint, frames[SESSION].decode("ascii"))
+        if welcome is None:
+            self._wiring.tally.refuse(0, "layout-agrees", "decode's guard has another version", enforced=True)
+        else:
+            self._wiring.send(endpoint, welcome)
+        return True
+
+    def _revoke(self, revoke: Revoke) -> None:
+        """Send nothing more of an attempt, and answer once what is being written has ended; decode asks again."""
+        state, manager = cast(PrefillState, self.state), self._wiring.manager
+        endpoint = state.revoke(revoke)
+        if not state.is_expected(revoke.room):
+            success = self._wiring.engine.poll("Success")
+            if manager.request_status.get(revoke.room, success) != success:
+                self._wiring.fail(revoke.room, "decode waits for this room no more")
+            manager.transfer_infos.pop(revoke.room, None)
+        if endpoint is None or manager._staging_outstanding.get(revoke.room, 0) > 0:
+            return
+        unsure = state.is_unsure(endpoint)
+        self._wiring.send(endpoint, (Unknown if unsure else Drained)(revoke.attempt, revoke.place))
+
+    # ---- what the engine does ----
+
+    def prefill_admits(self, original: Any, queue: Any, req: Any, *given: Any, **named: Any) -> Any:
+        """A refused request never enters the queue: it ends with its own words, and decode is told."""
+        refusal = req.to_finish
+        if self.state is None or req.bootstrap_room is None or req.bootstrap_host == FAKE_HOST:
+            return original(queue, req, *given, **named)
+        room, enforces = int(req.bootstrap_room), self._wiring.settings.enforces
+        if type(refusal).__name__ != "FINISH_ABORT":
+            if self.state.admit(room) or not enforces:
+                return original(queue, req, *given, **named)
+            reason = "another request is open in this room"
+            self._wiring.tally.refuse(room, "attempt-is-current", reason, enforced=True)
+            self._wiring.engine.prepare_abort(req, f"kvfence: {reason}", HTTPStatus.CONFLICT)
+            queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
+            return None
+        self._wiring.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=enforces)
+        if not enforces:
+            return original(queue, req, *given, **named)
+        status = int(refusal.status_code or HTTPStatus.BAD_REQUEST)
+        refused = RefusedAtPrefill(room, status, str(refusal.message))
+        for endpoint in self.state.refuse(refused):
+            self._wiring.send(endpoint, refused)
+        retire = getattr(queue.scheduler, "retire_unadmitted_request", None)
+        if retire is not None:  # from 0.5.21 on the engine ends such a request itself, and tells nobody
+            retire(req)
+        else:
+            req.finished_reason = refusal
+            queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
+        return None
+
+    def chunk_sent(self, _scheduler: Any, req: Any, *given: Any, **named: Any) -> None:
+        """Note how much of the prompt has pages once the last chunk goes."""
+        last = named.get("last_chunk", given[0] if given else False)
+        if self.state is not None and last and req.bootstrap_room is not None:
+            self.state.note_tokens(int(req.bootstrap_room), min(_end_of_pages(req), len(req.origin_input_ids)))
+
+    def pages_sent(self, original: Any, manager: Any, room: int, pages: Pages, *given: Any, **named: Any) -> Any:
+        """Digest pages before they are posted; in ``enforce`` nothing is sent that no decode with a guard waits for."""
+        if self.state is None:
+            return original(manager, room, pages, *given, **named)
+        if self._wiring.settings.enforces and not self.state.is_expected(room):
+            reason = "no decode with this key and version waits for it"
+            self._wiring.tally.refuse(room, "layout-agrees", reason, enforced=True)
+            self._wiring.fail(room, f"kvfence: {reason}")
+            return None
+        row = named.get("aux_index", given[2] if len(given) > 2 else None)
+        self.state.note_pages(room, np.asarray(pages), row)
+        return original(manager, room, pages, *given, **named)
+
+    def status_sent(self, original: Any, manager: Any, address: str, parts: Frames, *given: Any, **named: Any) -> Any:
+        """Before the engine says that a room is done, decode hears what was sent."""
+        if self.state is not None and len(parts) >= 3 and parts[0].isdigit() and parts[1] == SUCCESS:
+            host, _, port = address.removeprefix("tcp://").rpartition(":")
+            promise = self.state.promise(int(parts[0]), (host.strip("[]"), int(port)))
+            if promise is not None:
+                original(manager, address, self._wiring.frames(promise), *given, **named)
+        return original(manager, address, parts, *given, **named)
+
+    def sender_cleared(self, _result: Any, sender: Any, *_given: Any, **_named: Any) -> None:
+        """The engine is done with a room at prefill."""
+        if self.state is not None:
+            self.state.forget(int(sender.bootstrap_room))
+
+
+def _end_of_pages(req: Any) -> int:
+    """Give how many tokens of a prompt have pages: 0.5.22 has renamed where it says so."""
+    renamed = getattr(req, "extend_end", None)
+    return int(req.extend_range.end if renamed is None else renamed)

@@ -1,0 +1,68 @@
+"""What the guard calls in SGLang by name, and nothing else does: the seam behind which tests put a stand-in."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Engine(Protocol):
+    """SGLang, as far as the guard calls it."""
+
+    def poll(self, name: str) -> Any:
+        """Give one state of a transfer by its name: Failed, Success."""
+
+    def prepare_abort(self, req: Any, message: str, status: int) -> None:
+        """End a request with an error for its client."""
+
+    def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
+        """Give which flags hold on every rank of a group."""
+
+    def send_nowait(self, socket: Any, frames: list[bytes]) -> bool:
+        """Send a message, or drop it where the socket is full."""
+
+
+class _Flag(Struct, frozen=True):
+    """Answers the engine's own vote with one of our flags."""
+
+    value: int
+
+    def poll(self) -> int:
+        """Give it."""
+        return self.value
+
+
+class SGLang:
+    """The engine itself, imported when it is called: its modules import the guard's hooks before they are whole."""
+
+    def poll(self, name: str) -> Any:
+        """Give one state of a transfer by its name: Failed, Success."""
+        from sglang.srt.disaggregation.base import KVPoll  # type: ignore[import-not-found, unused-ignore]
+
+        return getattr(KVPoll, name)
+
+    def prepare_abort(self, req: Any, message: str, status: int) -> None:
+        """End a request with an error for its client."""
+        from http import HTTPStatus
+
+        from sglang.srt.disaggregation.utils import prepare_abort  # type: ignore[import-not-found, unused-ignore]
+
+        prepare_abort(req, message, status_code=HTTPStatus(status))
+
+    def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
+        """Give which flags hold on every rank of a group, by the vote that SGLang takes on its transfers."""
+        from sglang.srt.disaggregation.utils import (  # type: ignore[import-not-found, unused-ignore]
+            poll_and_all_reduce,
+        )
+
+        return [bool(value) for value in poll_and_all_reduce([_Flag(int(flag)) for flag in flags], group)]
+
+    def send_nowait(self, socket: Any, frames: list[bytes]) -> bool:
+        """Send a message, or drop it where the socket is full: whoever sends again loses nothing by that."""
+        import zmq
+
+        try:
+            socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
