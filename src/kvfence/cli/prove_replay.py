@@ -34,13 +34,17 @@ kvfence prove replay traces/gateway.ndjson traces/decode-1a2b3c4d.ndjson --json
 @app.command(epilog=EPILOGUE)
 def replay(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of one run, or folders of them.")],
+    so_far: Annotated[
+        bool, typer.Option("--so-far", help="Judge traces without an end (running, or killed) as far as they go.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Check live traces against the protocol: was every step one that it allows, and did every property hold?
 
-    Traces come from `kvfence serve --trace FOLDER`. Several of one run are also held against each other: nobody may
-    have received what nobody sent. Exits 0 where all conform, 1 where a step is not allowed or a property was violated,
-    3 where that cannot be told: a trace that is cut off, damaged, of another build, or whose beginning was not kept.
+    Traces come from `kvfence serve --trace FOLDER` and from the guards in other engines. Several of one run are also
+    held against each other: nobody may have received what nobody sent. Exits 0 where all conform, 1 where a step is not
+    allowed or a property was violated, 3 where that cannot be told: a trace that is cut off, damaged, of another build,
+    or whose beginning was not kept.
     """
     began = time.monotonic()
     from kvfence.prove.replay import replay as replay_all
@@ -57,7 +61,7 @@ def replay(
             if read == num_bytes or read // (1 << 20) != (read - num_bytes) // (1 << 20):
                 report("reading", read, total)
 
-        found = replay_all(paths, watch)
+        found = replay_all(paths, watch, so_far=so_far)
     seconds = time.monotonic() - began
     if json:
         print_json(document(found, seconds))
@@ -133,6 +137,9 @@ def _show_departure(each: "TraceRuling") -> None:
             more = [("", f"and {len(lines) - LINES_MAX} more")] if len(lines) > LINES_MAX else []
             rows = [(title if n == 0 else "", line) for n, line in enumerate(lines[:LINES_MAX])]
             print_table("", ("", ""), [*rows, *more] or [(title, "nothing")], stderr=False)
+    if each.untold:
+        untold = ", ".join(each.untold)
+        console(stderr=False).print(f"{each.path}: a plug-in in {each.engine} does not see enough for: {untold}")
     if each.violated:
         rows = [(name, str(step)) for name, step in sorted(each.violated.items(), key=lambda item: item[1])]
         print_table(f"{each.path}: properties that broke", ("property", "first at step"), rows, stderr=False)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from kvfence.core.ids import Incarnation
 from kvfence.protocol.commands import FIRST_TOKEN, Command, Emit, Send
 from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import Event, Received, TokensArrived
@@ -63,6 +64,14 @@ class Crossing:
         elif isinstance(event, TokensArrived):
             for index in range(event.first_index, event.first_index + event.num_tokens):
                 self._receive(place, event.sender, event.attempt, index)
+
+    def sent(self, sender: Incarnation, word: object) -> None:
+        """Keep what a plug-in said; to whom it went it need not know."""
+        self._send(sender, word)
+
+    def received(self, trace: int, number: int, sender: Incarnation, word: object) -> None:
+        """Keep what a plug-in heard."""
+        self._receive(number << _TRACE_BITS | trace, sender, word)
 
     def _send(self, *what: object) -> None:
         digest = hash(what) & _ALL_BITS

@@ -5,6 +5,8 @@ where that shows more, the window is walked again with everything asked at every
 Not for: reading files or wording verdicts (``replay.py``).
 """
 
+from typing import cast
+
 from msgspec import Struct
 
 from kvfence.core.errors import KvfenceError
@@ -13,7 +15,9 @@ from kvfence.core.invariant import InvariantBroken
 from kvfence.core.pages import PageState
 from kvfence.driver.ledger import ListLedger
 from kvfence.protocol.commands import Move
+from kvfence.protocol.events import Event
 from kvfence.protocol.gateway import GatewayNode
+from kvfence.protocol.guards import ASKED
 from kvfence.protocol.properties import OF_NODES, Taken, broken_by, held_lots
 from kvfence.protocol.relevance import kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
@@ -46,12 +50,15 @@ class Follower:
 
     Holds:
         ``broken``: by property, the first step that broke it.
-        ``decisions``: how often each guard gave each answer.
+        ``decisions``: how often each guard gave each answer; ``asks``: every guard that could have.
+        ``untold``: properties of which nothing can be said; none, for a node sees all of its steps.
     """
 
     def __init__(self, header: TraceHeader, number: int, crossing: Crossing) -> None:
         self.rules, self.node = begun(header)
         self.role = header.role
+        self.asks = frozenset(each for each in ASKED if each.endswith(f"@{header.role}"))
+        self.untold: tuple[str, ...] = ()
         self.num_steps = 0
         self.at_ns = -1
         self.broken: dict[str, int] = {}
@@ -68,22 +75,22 @@ class Follower:
 
     def take(self, line: TraceStep) -> Departure | None:
         """Take one step; give why it is not allowed, after which the node stands where it stood."""
-        before = self.node
+        before, event = self.node, cast(Event, line.event)  # ``step`` refuses what is none
         try:
-            result = step(self.rules, before, line.event)
+            result = step(self.rules, before, event)
         except (Exception, InvariantBroken) as error:  # noqa: BLE001  an edited event may break anything; it is not ours
             return self._illegal(line, error)
         if result.commands != line.commands or result.decisions != line.decisions:
             return _other_answer(line, result)
         self.num_steps, self.at_ns, self.node = self.num_steps + 1, line.at_ns, result.node
-        self._crossing.note(self._number, line.n, before, line.event, line.commands)
-        self._judge(Taken(before, line.event, result), line)
+        self._crossing.note(self._number, line.n, before, event, line.commands)
+        self._judge(Taken(before, event, result), line)
         return None
 
     def _illegal(self, line: TraceStep, error: BaseException) -> Departure:
         known = isinstance(error, KvfenceError | InvariantBroken)
         why = f"this node cannot take it: {error if known else type(error).__name__}"
-        allowed = allowed_instead(self.rules, self.node, line.event)
+        allowed = allowed_instead(self.rules, self.node, cast(Event, line.event))
         return Departure(line.n, line_of(line.event), why, (line_of(line.event),), allowed)
 
     @property
@@ -143,8 +150,9 @@ class Follower:
     def _walk_again(self) -> None:
         node = self._anchor
         for line in self._window:
-            result = step(self.rules, node, line.event)
-            for name in broken_by(Taken(node, line.event, result)):
+            event = cast(Event, line.event)
+            result = step(self.rules, node, event)
+            for name in broken_by(Taken(node, event, result)):
                 self.broken[name] = min(line.n, self.broken.get(name, line.n))
             node = result.node
 

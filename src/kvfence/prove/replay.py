@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.errors import TraceError
-from kvfence.protocol.guards import ASKED
 from kvfence.prove.crossing import TRACES_MAX, Crossing
 from kvfence.prove.follow import Departure, Follower
+from kvfence.prove.watched import Watching
 from kvfence.trace.reader import TraceReader, parts_of
 from kvfence.trace.record import TraceHeader
 
@@ -36,8 +36,10 @@ _FROM_WORST = tuple(Ruling)
 class TraceRuling(Struct, frozen=True):
     """One trace's verdict.
 
-    ``why``: in one sentence; empty where it conforms. ``violated``: by property, the first step that broke it.
+    ``why``: in one sentence; empty where it conforms to its end. ``violated``: by property, its first step.
     ``absent``, ``observed``: guards that its rules do not obey. ``reached``: the *sometimes* that happened.
+    ``engine``: of a plug-in's trace, where it was; ``untold``: properties of which it does not see enough, so that
+    nothing is said of them.
     """
 
     path: str
@@ -51,6 +53,8 @@ class TraceRuling(Struct, frozen=True):
     absent: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     reached: tuple[str, ...] = ()
+    engine: str = ""
+    untold: tuple[str, ...] = ()
 
 
 class GuardAnswers(Struct, frozen=True):
@@ -83,11 +87,12 @@ class Replay(Struct, frozen=True):
 class _Course:
     """One trace being replayed."""
 
-    def __init__(self, path: Path, watch: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, watch: Callable[[int], None], *, so_far: bool) -> None:
         self.path = path
+        self.so_far = so_far
         self.why = ""
         self.reader: TraceReader | None = None
-        self.follower: Follower | None = None
+        self.follower: Follower | Watching | None = None
         self.departure: Departure | None = None
         try:
             self.reader = TraceReader(*parts_of(path), watch=watch)
@@ -102,21 +107,23 @@ class _Course:
     @property
     def is_whole(self) -> bool:
         """Does it tell all that its node did?"""
-        return not self.why and self.departure is None
+        return not self.why and self.departure is None and self.reader is not None and self.reader.ended
 
     def run(self, number: int, crossing: Crossing) -> None:
         """Follow it to its end or to the first line that is not allowed."""
         if self.reader is None:
             return
         try:
-            self.follower = Follower(self.reader.header, number, crossing)
+            header = self.reader.header
+            kind = Watching if header.engine else Follower
+            self.follower = kind(header, number, crossing)
             self._follow(self.reader, self.follower)
         except TraceError as error:
             self.why = str(error)
         if self.follower is not None:
             self.follower.ask_everything()
 
-    def _follow(self, reader: TraceReader, follower: Follower) -> None:
+    def _follow(self, reader: TraceReader, follower: Follower | Watching) -> None:
         for line in reader.steps():
             if not follower.num_steps and line.n != 1:
                 raise TraceError(f"{self.path}: it begins at step {line.n}; what came before was not kept")
@@ -127,7 +134,7 @@ class _Course:
                 return
         if not follower.num_steps:
             raise TraceError(f"{self.path}: it holds no step")
-        if not reader.ended:
+        if not reader.ended and not self.so_far:
             raise TraceError(f"{self.path}: no end after step {follower.num_steps}: cut off, or its process was killed")
 
     def ruling(self) -> TraceRuling:
@@ -135,31 +142,34 @@ class _Course:
         said = TraceRuling(str(self.path), Ruling.UNKNOWN, self.why)
         if self.header is not None:
             header = self.header
-            said = replace(
-                said, role=header.role, life=header.incarnation, absent=header.absent, observed=header.observed
-            )
+            said = replace(said, role=header.role, life=header.incarnation, engine=header.engine)
+            said = replace(said, absent=header.absent, observed=header.observed)
         if self.follower is None:
             return said
         follower = self.follower
-        said = replace(said, num_steps=follower.num_steps, violated=follower.broken, reached=follower.reached)
+        said = replace(said, num_steps=follower.num_steps, violated=follower.broken)
+        said = replace(said, reached=follower.reached, untold=follower.untold)
         if self.departure is not None:
             why = f"step {self.departure.step}: {self.departure.why}"
             return replace(said, verdict=Ruling.NOT_ALLOWED, why=why, departure=self.departure)
         if follower.broken:
             name, first = min(follower.broken.items(), key=lambda each: each[1])
             return replace(said, verdict=Ruling.PROPERTY_VIOLATED, why=f"step {first} breaks {name}")
-        return said if self.why else replace(said, verdict=Ruling.CONFORMING)
+        if self.why:
+            return said
+        return replace(said, verdict=Ruling.CONFORMING, why="" if self.is_whole else "so far: it has no end")
 
 
-def replay(paths: Sequence[Path], watch: Callable[[int], None] = lambda _: None) -> Replay:
+def replay(paths: Sequence[Path], watch: Callable[[int], None] = lambda _: None, *, so_far: bool = False) -> Replay:
     """Replay traces of one run, each to its end, and hold them against each other.
 
-    ``watch``: is told the bytes of every line that was read.
+    ``watch``: is told the bytes of every line that was read. ``so_far``: a trace without an end, of a process that runs
+    or was killed, may conform as far as it goes; one that was cut at a line cannot be told from it.
 
     Raises:
         OSError: a file cannot be opened.
     """
-    courses = [_Course(path, watch) for path in paths]
+    courses = [_Course(path, watch, so_far=so_far) for path in paths]
     _refuse_repeated(courses)
     crossing = Crossing([c.header.incarnation if c.header is not None else "" for c in courses])
     for number, course in enumerate(courses):
@@ -194,15 +204,15 @@ def _depart(course: _Course, step: int, sender: Path) -> None:
         course.departure = Departure(step, "", why)
 
 
-def _coverage(followers: Sequence[Follower]) -> tuple[GuardAnswers, ...]:
+def _coverage(followers: Sequence[Follower | Watching]) -> tuple[GuardAnswers, ...]:
     """Count the answers of every guard at every place whose traces are at hand."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for follower in followers:
         for (guard, place, answer), count in follower.decisions.items():
             answers = counts.setdefault((guard, place), {})
             answers[answer] = answers.get(answer, 0) + count
-    places = {follower.role for follower in followers}
-    asked = sorted((guard, place) for guard, _, place in (each.partition("@") for each in ASKED) if place in places)
+    asks = frozenset[str]().union(*(follower.asks for follower in followers))
+    asked = sorted((guard, place) for guard, _, place in (each.partition("@") for each in asks))
     return tuple(_answers(guard, place, counts.get((guard, place), {})) for guard, place in asked)
 
 

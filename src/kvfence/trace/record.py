@@ -22,8 +22,9 @@ from kvfence.protocol.node import Lives
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.step import Node
 from kvfence.protocol.transitions import Fence
+from kvfence.protocol.watched import Watched
 
-SCHEMA = 3
+SCHEMA = 4
 
 _SUM = b',"sum":'
 
@@ -47,6 +48,7 @@ class TraceHeader(Struct, frozen=True, tag_field="type", tag="header", omit_defa
     """Whose trace this is and from which state it starts.
 
     ``absent``: guards that were asked but not obeyed; ``observed``: likewise, by an operator's wish.
+    ``engine``: of a plug-in's trace, what it is in; ``unseen``: what it does not see there (``watched.SIGHTS``).
     """
 
     schema: int
@@ -55,6 +57,8 @@ class TraceHeader(Struct, frozen=True, tag_field="type", tag="header", omit_defa
     absent: tuple[str, ...]
     node: NodeStart
     observed: tuple[str, ...] = ()
+    engine: str = ""
+    unseen: tuple[str, ...] = ()
 
 
 class TraceStep(Struct, frozen=True, tag_field="type", tag="step"):
@@ -62,7 +66,7 @@ class TraceStep(Struct, frozen=True, tag_field="type", tag="step"):
 
     n: int
     at_ns: int
-    event: Event
+    event: Event | Watched
     commands: tuple[Command, ...]
     decisions: tuple[Decision, ...]
 

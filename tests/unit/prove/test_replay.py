@@ -100,7 +100,7 @@ SPOILS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut at a line": (without_end, "no end"),
     "cut after the header": (lambda raw: raw.splitlines(keepends=True)[0], "no step"),
     "empty": (lambda raw: b"", "not a trace header"),
-    "of another schema": (lambda raw: raw.replace(b'"schema":3', b'"schema":2'), "schema 2"),
+    "of another schema": (lambda raw: raw.replace(b'"schema":4', b'"schema":2'), "schema 2"),
     "of foreign rules": (
         lambda raw: resealed([bodies(raw)[0].replace(b'"absent":[]', b'"absent":["luck@decode"]'), *bodies(raw)[1:]]),
         "luck@decode",

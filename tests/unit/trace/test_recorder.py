@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, capsys: pyt
         (lambda raw: b"".join(raw.splitlines(keepends=True)[1:]), "not a trace header"),
         (lambda raw: raw.replace(b'"n":2', b'"n":9'), "line 3 is not as it was written"),
         (lambda raw: raw.replace(b'"absent":["fits@gateway"]', b'"absent":[]'), "line 1 is not as it was written"),
-        (lambda raw: raw.replace(b'"schema":3', b'"schema":99'), "schema 99"),
+        (lambda raw: raw.replace(b'"schema":4', b'"schema":99'), "schema 99"),
         (lambda raw: without(raw, 2), "line 3 is not as it was written"),
         (lambda raw: swapped(raw, 2, 3), "line 3 is not as it was written"),
         (lambda raw: resealed(raw.replace(b'"n":2', b'"n":9')), "step 9 follows step 1"),
