@@ -144,12 +144,14 @@ def usage(prompt: int, answer: int) -> dict[str, Any]:
 class Model(Struct, kw_only=True):
     """A server that repeats its prompt's lines; a word is a token.
 
-    ``limit``: longer prompts are refused; ``hidden``: above it answers come from what another caller sent before.
+    ``limit``: longer prompts are refused; ``hidden``: above it answers come from what another caller sent before;
+    ``rate``: tokens of a prompt a second.
     """
 
     limit: int = 400
     hidden: int | None = None
     context: int | None = 500
+    rate: float | None = None
     has_usage: bool = True
     refuses: tuple[str, ...] = ()
     busy_from: int | None = None
@@ -184,6 +186,8 @@ class Model(Struct, kw_only=True):
         if count > self.limit:
             await wire.answer(400, {"error": {"message": f"maximum context length is {self.limit} tokens"}})
             return
+        for rate in (self.rate,) if self.rate else ():
+            await asyncio.sleep(count / rate)
         words = self._words(prompt, count)[: seen.body["max_tokens"]]
         texts = [f" {word}" for word in words]
         if not chat:

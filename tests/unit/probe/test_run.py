@@ -11,6 +11,7 @@ from kvfence.probe import pacing
 from kvfence.probe.budget import Budget
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Phase, Record, Trouble
+from kvfence.probe.phases import limits
 from kvfence.probe.run import PHASES, Run, look, probe
 from kvfence.probe.stage import echoes
 from tests.unit.probe.fakes import Fake, Model, Seen, Wire, door_to
@@ -69,6 +70,16 @@ async def test_a_context_that_only_the_caller_knows_gives_the_ladder_its_lengths
         rungs.append([each.ask.num_tokens or 0 for each in record.exchanges if each.ask.phase is Phase.OVERSIZE])
         assert record.calibration.advertised_tokens == told
     assert max(rungs[0]) < 1000 < 3800 < max(rungs[1])
+
+
+async def test_a_slow_server_is_waited_for_as_long_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt that is only slow is not taken for refused: one was timed before the search for the limit."""
+    monkeypatch.setattr(limits, "WAIT_S", 0.1)
+    monkeypatch.setattr(limits, "SLOWEST_RATE", 1e6)
+    async with Fake(Model(limit=10_000, rate=1_500.0)) as fake:
+        record = await run_on(fake, phases=())
+    assert record.calibration.limit_low is not None
+    assert record.calibration.limit_low >= 500
 
 
 async def test_the_same_seed_sends_the_same() -> None:

@@ -12,7 +12,7 @@ from kvfence.probe.answers import COUNT_MAX
 from kvfence.probe.client import Patience
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Exchange, Phase, Trouble
-from kvfence.probe.phases.limits import Found, find_limit
+from kvfence.probe.phases.limits import LEFT_FOR_MORE, Found, find_limit
 from kvfence.probe.stage import Canary, Ended, Stage, echoes, is_refused
 from kvfence.probe.texts import NATURAL, REPETITIVE, Ruler, Wish, compose
 
@@ -27,6 +27,7 @@ LEFT_FOR_LIMIT = 16
 """Requests that the searches for limit and rate take."""
 
 
+FIRST_RATE_TOKENS = 256
 RATE_SHARES = (0.15, 0.33)
 """Below a third of the limit no prompt is overlong for a pool that holds a third of the context."""
 
@@ -43,6 +44,7 @@ async def run(stage: Stage) -> None:
     controls = await _choose_api(stage)
     await _learn_fields(stage, controls)
     await _as_a_leak_reads(stage)
+    await _first_rate(stage, advertised)
     found = await find_limit(stage, advertised)
     stage.calibration = replace(
         stage.calibration,
@@ -152,6 +154,17 @@ async def _learn_fields(stage: Stage, controls: Sequence[Exchange]) -> None:
         has_seed="seed" not in dropped,
         echoes=(sum(map(echoes, asked)), len(asked)),
     )
+
+
+async def _first_rate(stage: Stage, advertised: int | None) -> None:
+    """Time one prompt, so that the search for the limit waits as long as this server needs."""
+    num_tokens = min(FIRST_RATE_TOKENS, (advertised or FIRST_RATE_TOKENS) // 3)
+    if num_tokens <= SMALL_TOKENS or not stage.has_room(LEFT_FOR_MORE, num_tokens):
+        return
+    heard = await stage.send(replace(_control(stage, num_tokens), role="rate", group="rate", number=1, max_tokens=4))
+    if heard.trouble is None and heard.ended_s > heard.sent_s:
+        rate = (heard.prompt_tokens or num_tokens) / (heard.ended_s - heard.sent_s)
+        stage.calibration = replace(stage.calibration, tokens_per_s=rate)
 
 
 async def _measure_rate(stage: Stage, found: Found) -> None:

@@ -19,6 +19,8 @@ SLOW_S, HURRIED_S = 5.0, 5.0
 """Once a refusal has taken so long, the others are not waited for: they count as refused all the same."""
 
 SLOWEST_RATE = 500.0
+"""Tokens a second, where none was measured."""
+
 ANSWER_TOKENS = 8
 """Each try asks for so few: a limit on prompt and answer together then lies this much above the one on prompts."""
 

@@ -6,6 +6,9 @@ closer, and most rungs stand there. Seeds stay below that place: a prompt that i
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from math import log
+from operator import itemgetter
 
 from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
@@ -18,6 +21,13 @@ BEYOND = (1.02, 1.1, 1.5)
 RUNGS_TOGETHER = 3
 MARKERS_IN_TURN = 4
 """Few, so that each is soon measured and rungs stand where they are meant to."""
+
+LOST_ECHOES = 0.2
+"""How often an answer to a lost prompt shows it all the same: read from one's own earlier pages."""
+
+LOST_EVIDENCE = 2.0
+"""The log likelihood ratio from which a place counts as the one where prompts are lost: one miss of a model that
+repeats nine prompts of ten, three of one that repeats six."""
 
 
 class Ladder:
@@ -35,7 +45,7 @@ class Ladder:
         self.kept, self.lost = 0, self.limit + 1
         self._seen: list[tuple[int, bool]] = []
         echoed, asked = calibration.echoes or (0, 0)
-        self._misses = 1 if asked and echoed / asked > 0.9 else 2 if echoed * 2 > asked else 0
+        self._echo_rate = (echoed + 1) / (asked + 2)
         self._next = self._lengths()
 
     @property
@@ -53,14 +63,12 @@ class Ladder:
         return [next(self._next) for _ in range(count)]
 
     def learn(self, heard: Iterable[Exchange]) -> None:
-        """Look where own prompts are lost; a model that does not always echo has to lose two."""
+        """Look where own prompts begin to be lost: above that place they are seldom shown, below as in calibration."""
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
-        missed = sorted(height for height, echoed in self._seen if not echoed)
-        if self._misses and len(missed) >= self._misses:
-            self.lost = missed[self._misses - 1]
+        self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
         self.kept = max((height for height, echoed in self._seen if echoed and height < self.lost), default=0)
 
     def _lengths(self) -> Iterator[int]:
@@ -92,6 +100,24 @@ class Ladder:
         yield from (int(limit * share) for share in BEYOND)
         if advertised is not None and advertised != limit:
             yield from (advertised - 1, advertised, advertised + 1, int(advertised * 1.05))
+
+
+def lost_from(seen: Iterable[tuple[int, bool]], echo_rate: float) -> int | None:
+    """Give the shortest prompt of the likeliest place from which on prompts are lost; none where chance explains it.
+
+    Args:
+        seen: prompts' lengths, and whether the answer showed its prompt.
+        echo_rate: how often this model shows a prompt that it has, in (0, 1).
+    """
+    if echo_rate <= LOST_ECHOES:
+        return None
+    missed, shown = log((1 - LOST_ECHOES) / (1 - echo_rate)), log(LOST_ECHOES / echo_rate)
+    evidence, best, place = 0.0, LOST_EVIDENCE, None
+    for height, group in groupby(sorted(seen, reverse=True), key=itemgetter(0)):
+        evidence += sum(shown if echoed else missed for _, echoed in group)
+        if evidence >= best:
+            best, place = evidence, height
+    return place
 
 
 async def run(stage: Stage) -> None:

@@ -1,0 +1,38 @@
+"""Where the ladder takes prompts to be lost: from answers of a model that repeats well, or badly."""
+
+import random
+
+import pytest
+
+from kvfence.probe.phases.oversize import lost_from
+
+
+def test_one_miss_of_a_faithful_model_is_a_place_and_of_a_forgetful_one_is_not() -> None:
+    """Who repeats nearly always loses a prompt only for a reason."""
+    seen = [(100, True), (200, True), (300, False)]
+    assert lost_from(seen, 0.95) == 300
+    assert lost_from(seen, 0.6) is None
+    assert lost_from([*seen, (310, False), (350, False)], 0.6) == 300
+
+
+def test_a_short_prompt_that_was_not_repeated_is_no_place_where_longer_ones_are() -> None:
+    """Two misses far below lengths that are repeated are the model's own: the ladder stays where it was."""
+    seen = [(20, False), (36, False), *((height, True) for height in (100, 400, 500, 700))]
+    assert lost_from(seen, 0.8) is None
+
+
+@pytest.mark.parametrize("echo_rate", [0.6, 0.75, 0.95])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_place_is_found_among_misses_by_chance(echo_rate: float, seed: int) -> None:
+    """With prompts lost from 1,000 on, sixty answers of a model that forgets some place it near."""
+    rng = random.Random(seed)
+    heights = [rng.randrange(100, 1500) for _ in range(60)]
+    seen = [(height, rng.random() < (echo_rate if height < 1000 else 0.1)) for height in heights]
+    place = lost_from(seen, echo_rate)
+    assert place is not None
+    assert 700 <= place <= 1200
+
+
+def test_a_model_that_repeats_as_seldom_as_a_lost_prompt_shows_nothing() -> None:
+    """Where nothing can be told apart no place is named."""
+    assert lost_from([(300, False)] * 20, 0.2) is None
