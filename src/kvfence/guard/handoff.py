@@ -34,10 +34,10 @@ class Verdict(Struct, frozen=True):
         return not self.reason
 
 
-def verify(expected: Expected, promise: Promise | None, digest: Callable[[], str], *, enforced: bool) -> Verdict:
+def verify(expected: Expected, promise: Promise | None, digest: Callable[[], str] | None, *, enforced: bool) -> Verdict:
     """Compare a promise with what was offered, and the bytes that landed with what was promised.
 
-    ``digest`` reads the landed pages and is asked last, once everything cheaper agrees.
+    ``digest`` reads the landed pages and is asked last, once everything cheaper agrees; None before they land.
     """
     decisions: list[Decision] = []
 
@@ -50,7 +50,7 @@ def verify(expected: Expected, promise: Promise | None, digest: Callable[[], str
 
 
 def _reason(
-    expected: Expected, promise: Promise | None, digest: Callable[[], str], ask: Callable[[str, bool], bool]
+    expected: Expected, promise: Promise | None, digest: Callable[[], str] | None, ask: Callable[[str, bool], bool]
 ) -> str:
     if not ask("stamp-at-adopt", promise is not None) or promise is None:
         return "prefill promised nothing for this attempt"
@@ -64,6 +64,6 @@ def _reason(
             f"prefill sent {promise.num_tokens} tokens in {promise.num_pages} pages, "
             f"decode reserved {expected.num_tokens} in {expected.num_pages}"
         )
-    if not ask("digest-matches", promise.digest == digest()):
+    if digest is not None and not ask("digest-matches", promise.digest == digest()):
         return "the bytes that landed are not the bytes that prefill sent"
     return ""

@@ -5,20 +5,9 @@ A release that lacks one is refused by that name. Where releases differ, alterna
 
 import pkgutil
 from collections.abc import Iterable
-from typing import Literal
 
-from msgspec import Struct
-
-How = Literal["before", "after", "around"]
-
-
-class Point(Struct, frozen=True):
-    """One place. ``names``: alternatives; the first that a release has is hooked. ``how``: where the guard stands."""
-
-    key: str
-    names: tuple[str, ...]
-    how: How = "around"
-
+from kvfence.guard.points import Point as Point
+from kvfence.guard.points import found as found
 
 _DISAGG = "sglang.srt.disaggregation"
 _COMMON = f"{_DISAGG}.common.conn"
@@ -48,23 +37,6 @@ POINTS = (
 )
 
 
-def found(point: Point) -> str | None:
-    """Give the first of a point's names that stands in the installed release; None where none does.
-
-    A method counts where it is written, not where it is inherited.
-    """
-    return next((name for name in point.names if _is_there(name)), None)
-
-
 def unwrapped(names: Iterable[str]) -> list[str]:
     """Give those that nothing wraps: SGLang logs a hook that it could not apply, and goes on."""
     return [name for name in names if not hasattr(pkgutil.resolve_name(name), "__wrapped__")]
-
-
-def _is_there(name: str) -> bool:
-    owner_name, _, attribute = name.rpartition(".")
-    try:
-        owner = pkgutil.resolve_name(owner_name)
-    except (ImportError, AttributeError):
-        return False
-    return attribute in vars(owner)

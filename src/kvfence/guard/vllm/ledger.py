@@ -1,0 +1,129 @@
+"""A serial for each use of each block, and whether every scheduled table still names the uses it was built from.
+
+Serials come from vLLM's own block pool, whose grants are counted as they happen. What a step could change is looked at
+in that step; beside that a bounded sweep compares some of all tables with vLLM's. Not for: what follows (the caller).
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+SWEEP_BLOCKS = 256
+"""Blocks compared a step beyond those that changed: a whole table of 8,192 tokens at 32 a block."""
+
+Tables = Callable[[str], tuple[list[int], ...] | None]
+"""vLLM's table of a request that is scheduled; None for another."""
+
+
+class Broken(Struct, frozen=True):
+    """A table that names a block of another use. ``serial``: as it is now; ``expected``: as it was built."""
+
+    request: str
+    block: int
+    expected: int
+    serial: int
+
+
+class Ledger:
+    """The serials of one pool, and the tables of the requests that run on it."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._serials = [0] * len(pool.blocks)
+        self._serial = 0
+        self._granted: set[int] = set()
+        self._tables: dict[str, dict[int, int]] = {}
+        self._holders: dict[int, set[str]] = {}
+        self._sweeping: list[str] = []
+        self.checked = 0
+        self._get = pool.get_new_blocks
+        pool.get_new_blocks = self._grant
+
+    def _grant(self, *given: Any, **named: Any) -> Any:
+        blocks = self._get(*given, **named)
+        self._serial += 1
+        for block in blocks:
+            self._serials[block.block_id] = self._serial
+            self._granted.add(block.block_id)
+        return blocks
+
+    def serials(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Give the serials of blocks as they are now."""
+        return tuple(self._serials[block] for block in blocks)
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Keep blocks out of the pool, whoever frees them: one more reference, which nobody gives back."""
+        self._pool.touch([self._pool.blocks[block] for block in blocks])
+
+    # ---- tables ----
+
+    def forget(self, request: str) -> None:
+        """A request has ended, or will come again with another table."""
+        for block in self._tables.pop(request, ()):
+            holders = self._holders.get(block)
+            if holders is not None:
+                holders.discard(request)
+                if not holders:
+                    del self._holders[block]
+
+    def extend(self, request: str, blocks: Iterable[int]) -> list[Broken]:
+        """Add what a step adds to a request's table; give what nobody has been granted."""
+        table = self._tables.setdefault(request, {})
+        broken = []
+        for block in blocks:
+            if self._pool.blocks[block].is_null or block in table:
+                continue
+            serial = self._serials[block]
+            table[block] = serial
+            self._holders.setdefault(block, set()).add(request)
+            self.checked += 1
+            if self._pool.blocks[block].ref_cnt < 1:
+                broken.append(Broken(request, block, serial, serial))
+        return broken
+
+    def step(self, scheduled: Iterable[str], tables: Tables) -> list[Broken]:
+        """Give every block of a scheduled table that is of another use by now; what a step changed, and some more."""
+        suspects = [
+            (request, block)
+            for block in self._granted
+            for request in tuple(self._holders.get(block, ()))
+            if self._tables[request][block] != self._serials[block]
+        ]
+        self._granted.clear()
+        broken = [one for request, block in suspects if (one := self._look(request, block, tables)) is not None]
+        return broken + self._sweep(scheduled, tables)
+
+    def _look(self, request: str, block: int, tables: Tables) -> Broken | None:
+        """A block was granted anew: does the table that had it still name it? A window that moved on does not."""
+        self.checked += 1
+        expected, serial = self._tables[request][block], self._serials[block]
+        table = tables(request)
+        if table is not None and not any(block in group for group in table):
+            del self._tables[request][block]
+            self._holders[block].discard(request)
+            return None
+        return Broken(request, block, expected, serial) if table is not None else None
+
+    def _sweep(self, scheduled: Iterable[str], tables: Tables) -> list[Broken]:
+        """Compare whole tables with vLLM's, in turn, until the step's share is used."""
+        if not self._sweeping:
+            self._sweeping = list(scheduled)
+        broken: list[Broken] = []
+        left = SWEEP_BLOCKS
+        while self._sweeping and left > 0:
+            request = self._sweeping.pop()
+            table, noted = tables(request), self._tables.get(request)
+            if table is None or noted is None:
+                continue
+            for block in islice((block for group in table for block in group), left):
+                left -= 1
+                found = self._pool.blocks[block]
+                if found.is_null:
+                    continue
+                self.checked += 1
+                serial, expected = self._serials[block], noted.get(block)
+                if expected != serial or found.ref_cnt < 1:
+                    broken.append(Broken(request, block, -1 if expected is None else expected, serial))
+        return broken

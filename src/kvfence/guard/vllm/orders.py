@@ -1,0 +1,65 @@
+"""What the scheduler's half of the guard and the worker's half say to each other, riding on vLLM's own step messages.
+
+They are different processes. Orders go out with a step, reports come back with its outcome, one a rank, merged by vLLM.
+"""
+
+from msgspec import Struct, field
+
+from kvfence.guard.vllm.manifest import Groups
+
+
+class SealOrder(Struct, frozen=True):
+    """At prefill: this step computes the prompt's last token; digest its blocks after the pass.
+
+    ``tails``: of each group, how many tokens are valid in its last block; 0 where that is full.
+    """
+
+    blocks: Groups
+    tails: tuple[int, ...]
+
+
+class ReceiveOrder(Struct, frozen=True):
+    """At decode: what will land in which blocks. ``digests``: one string a rank, as in the manifest."""
+
+    blocks: Groups
+    digests: tuple[bytes, ...]
+
+
+class Orders(Struct):
+    """One step's, by request.
+
+    ``refused``: requests that are to fail without a transfer, with their blocks. ``broken``: blocks whose tables do
+    not hold, so that whoever computes on them fails.
+    """
+
+    seal: dict[str, SealOrder] = field(default_factory=dict)
+    receive: dict[str, ReceiveOrder] = field(default_factory=dict)
+    refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)
+
+
+class Report:
+    """One step's, from one rank or from all.
+
+    ``sealed``: by request and rank, the digests. ``verified``: did the bytes agree, on every rank so far?
+    ``undrained``: receives that failed while a write may be on its way. ``late``: reads after a lease had ended.
+    """
+
+    def __init__(self) -> None:
+        self.sealed: dict[str, dict[int, bytes]] = {}
+        self.verified: dict[str, bool] = {}
+        self.undrained: set[str] = set()
+        self.late = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.sealed or self.verified or self.undrained or self.late)
+
+    def aggregate(self, other: "Report") -> "Report":
+        """Add another rank's."""
+        for request, ranks in other.sealed.items():
+            self.sealed.setdefault(request, {}).update(ranks)
+        for request, holds in other.verified.items():
+            self.verified[request] = holds and self.verified.get(request, True)
+        self.undrained |= other.undrained
+        self.late += other.late
+        return self

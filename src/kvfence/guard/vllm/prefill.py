@@ -1,0 +1,142 @@
+"""The scheduler's half at prefill: which blocks a step completes, and what is promised of them once they are digested.
+
+vLLM makes the parameters of a hand-off before the step's digests have come back, and sends them after: the manifest is
+written into them in between.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.guard.key import Key
+from kvfence.guard.messages import Promise
+from kvfence.guard.vllm.facts import Facts
+from kvfence.guard.vllm.ledger import Ledger, Tables
+from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, VERSION, Groups, Manifest, prompt_code, seal
+from kvfence.guard.vllm.orders import SealOrder
+
+OPEN = ("do_remote_decode",)
+"""Of what a client sends to prefill nothing else is taken: an address there would make prefill read from it."""
+
+
+class _Outgoing(Struct):
+    """One request that prefill computes for a decode. ``blocks``: of the whole prompt, once they are digested."""
+
+    prompt: bytes | None
+    num_tokens: int
+    request: Any
+    blocks: Groups = ()
+
+
+class PrefillFence:
+    """One prefill's hand-offs. ``refuse``: is told of each that gets no promise."""
+
+    def __init__(self, key: Key, facts: Facts, refuse: Callable[[str, str, str], None], *, enforces: bool) -> None:
+        self.incarnation: Incarnation = new_incarnation()
+        self._key, self._facts, self._refuse, self._enforces = key, facts, refuse, enforces
+        self._counter = 0
+        self._outgoing: dict[str, _Outgoing] = {}
+        self._ended: list[tuple[str, _Outgoing, dict[str, Any], dict[str, Any]]] = []
+
+    def admit(self, request: Any) -> None:
+        """Note a request that a decode will want, before vLLM cuts its prompt; an address in it is dropped."""
+        params = request.kv_transfer_params
+        tokens = request.prompt_token_ids
+        self._outgoing[request.request_id] = _Outgoing(prompt_code(self._key, request), len(tokens or ()), request)
+        if self._enforces:
+            kept = {name: params[name] for name in OPEN if name in params}
+            params.clear()
+            params.update(kept, do_remote_prefill=False)
+
+    def completed(self, request_id: str, num_scheduled: int, tables: Tables) -> SealOrder | None:
+        """Say what to digest where this step computes the last token of a prompt; None where it does not."""
+        outgoing = self._outgoing.get(request_id)
+        if outgoing is None:
+            return None
+        request = outgoing.request
+        num_tokens = int(request.num_prompt_tokens)
+        table = tables(request_id)
+        if table is None or int(request.num_computed_tokens) + num_scheduled < num_tokens:
+            return None
+        sizes = self._facts.block_tokens
+        outgoing.blocks = tuple(
+            tuple(blocks[: -(-num_tokens // size)]) for blocks, size in zip(table, sizes, strict=True)
+        )
+        return SealOrder(outgoing.blocks, tuple(num_tokens % size for size in sizes))
+
+    def ended(self, request_id: str, params: dict[str, Any] | None) -> None:
+        """A request has ended: what vLLM would send openly is taken out of its hand-off until it can be sealed."""
+        outgoing = self._outgoing.pop(request_id, None)
+        if outgoing is None or params is None or not params.get("do_remote_prefill"):
+            return
+        self._ended.append((request_id, outgoing, params, dict(params)))
+        if self._enforces:
+            params.clear()
+            params.update(do_remote_prefill=False, do_remote_decode=False)
+
+    def promise(self, digests: dict[str, dict[int, bytes]], ledger: Ledger) -> None:
+        """Write the manifests of what has ended in this step; without digests there is none."""
+        for request_id, outgoing, sent, params in self._ended:
+            why = self._cannot(outgoing, params, digests.get(request_id))
+            if why:
+                self._refuse(request_id, "stamp-at-adopt", why)
+            else:
+                sent[FIELD] = seal(self._key, self._manifest(outgoing, params, digests[request_id], ledger))
+        self._ended.clear()
+
+    def _cannot(self, outgoing: _Outgoing, params: dict[str, Any], digests: dict[int, bytes] | None) -> str:
+        if outgoing.prompt is None:
+            return "a prompt of embeddings cannot be promised"
+        if digests is None or set(digests) != set(range(self._facts.ranks)):
+            return "it did not end with the step that computed its prompt: ask prefill for one token (max_tokens 1)"
+        sent = [block for group in params.get("remote_block_ids") or () for block in group]
+        known = {block for group in outgoing.blocks for block in group}
+        if not sent or not known.issuperset(sent):
+            return "vLLM sends blocks that the prompt's last step did not have"
+        return ""
+
+    def _manifest(
+        self, outgoing: _Outgoing, params: dict[str, Any], digests: dict[int, bytes], ledger: Ledger
+    ) -> Manifest:
+        self._counter += 1
+        blocks: Groups = tuple(tuple(group) for group in params["remote_block_ids"])
+        facts = self._facts
+        return Manifest(
+            version=VERSION,
+            promise=Promise(
+                attempt=AttemptId(self.incarnation, self._counter),
+                room=0,
+                sender=self.incarnation,
+                num_tokens=outgoing.num_tokens,
+                num_pages=sum(map(len, blocks)),
+                layout=facts.layout,
+                digest="",
+                pool_tokens=facts.pool_tokens,
+                context_tokens=facts.context_tokens,
+            ),
+            prompt=outgoing.prompt or b"",
+            computed_tokens=int(params.get("remote_num_tokens") or 0),
+            blocks=blocks,
+            tags=tuple(ledger.serials(group) for group in blocks),
+            digests=tuple(_cut(outgoing.blocks, blocks, digests[rank]) for rank in range(facts.ranks)),
+            params=params,
+        )
+
+    def forget(self, request_id: str) -> None:
+        """A request will come again with another table."""
+        outgoing = self._outgoing.get(request_id)
+        if outgoing is not None:
+            outgoing.blocks = ()
+
+
+def _cut(have: Groups, want: Groups, digests: bytes) -> bytes:
+    """Give the digests of the blocks that are sent, of those that were digested; a window sends its last ones."""
+    places: dict[tuple[int, int], bytes] = {}
+    at = 0
+    for group, blocks in enumerate(have):
+        for block in blocks:
+            places[group, block] = digests[at : at + DIGEST_BYTES]
+            at += DIGEST_BYTES
+    return b"".join(places[group, block] for group, blocks in enumerate(want) for block in blocks)

