@@ -109,3 +109,32 @@ def honest(pair: Pair, salt: str, max_tokens: int = 12) -> Any:
 def alive(pair: Pair) -> bool:
     """Does decode still answer, alone?"""
     return bool(complete(pair.decode, "The capital of France is", 4).status_code == 200)
+
+
+def written_by_hand(pair: Pair, salt: str) -> Any:
+    """Somebody names blocks and an address in the open, with no seal."""
+    prompt = secret(salt)
+    params = {"do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": "x", "tp_size": 1}
+    params |= {"remote_request_id": "r", "remote_host": "127.0.0.1", "remote_port": 9, "remote_block_ids": [[1, 2]]}
+    return complete(pair.decode, prompt, 12, params)
+
+
+def tampered(pair: Pair, salt: str) -> Any:
+    """One character of the seal is another."""
+    prompt = secret(salt)
+    params = prefilled(pair, prompt)
+    text = params["kvfence"]
+    middle = len(text) // 2
+    changed = "A" if text[middle] != "A" else "B"
+    return complete(pair.decode, prompt, 12, {**params, "kvfence": text[:middle] + changed + text[middle + 1 :]})
+
+
+def abandoned(pair: Pair, salt: str, after_s: float) -> None:
+    """The client of a long prompt leaves decode while its blocks travel."""
+    prompt = f"{salt}: " + "river stone cloud window garden " * 300
+    params = prefilled(pair, prompt)
+    body = {"model": "smol", "prompt": prompt, "max_tokens": 64, "temperature": 0, "kv_transfer_params": params}
+    try:
+        httpx.post(f"{pair.decode}/v1/completions", json=body, timeout=after_s, trust_env=False)
+    except httpx.TimeoutException:
+        pass
