@@ -1,4 +1,4 @@
-"""vLLM with the guard on both roles: every case ends as a request, decode goes on, and honest traffic is not touched."""
+"""vLLM with the guard on both roles: every case ends as a request, decode goes on, honest traffic is not touched."""
 
 import time
 from collections.abc import Callable
