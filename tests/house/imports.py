@@ -14,7 +14,7 @@ FLOORS = (
     {"protocol"},
     {"driver", "trace", "kv", "wire", "models", "evidence"},
     {"runtime", "sim", "prove"},
-    {"gateway", "guard", "incident", "ranges", "audit", "scope", "probe"},
+    {"gateway", "engines", "guard", "incident", "ranges", "audit", "scope", "probe"},
     {"cli"},
     {"__main__"},
 )

@@ -27,9 +27,11 @@ NOT_LIGHT = (
     "kvfence.incident.production",
     "kvfence.sim.records",
     "kvfence.cli.compose",
+    "kvfence.cli.compose_engine",
     "kvfence.cli.demo",
     "kvfence.cli.incident_stage",
     "kvfence.cli.range_stage",
+    "kvfence.cli.serve_engine",
 )
 
 BLOCK = f"""

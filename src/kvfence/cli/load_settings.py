@@ -10,7 +10,7 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -118,12 +118,22 @@ def _convert(raw: object, kind: Any, strict: bool) -> object:
     base = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
     if base is str and isinstance(raw, int) and not isinstance(raw, bool):
         return str(raw)  # `context = 4096` and `context = "auto"` are both what people write
+    if get_origin(base) is tuple:
+        raw = _split(raw)
     try:
         return msgspec.convert(raw, kind, strict=strict)
     except msgspec.ValidationError:
-        if get_origin(base) is None:
+        if get_origin(base) is not Literal:
             raise
         raise msgspec.ValidationError(f"must be one of {', '.join(map(str, get_args(base)))}") from None
+
+
+def _split(raw: object) -> object:
+    """Give a list of texts from one with commas, or from several; anything else is left to be refused."""
+    several = [raw] if isinstance(raw, str) else raw
+    if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+        return raw
+    return [part.strip() for each in several for part in each.split(",") if part.strip()]
 
 
 def _toml_layer(config: Path | None, fields: Mapping[str, SettingField], problems: list[str]) -> _Layer:

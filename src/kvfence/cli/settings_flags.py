@@ -20,6 +20,10 @@ from kvfence.core.settings import Settings
 _SPELLINGS = {
     "model.path": "--model",
     "model.name": "--model-name",
+    "engine.kind": "--engine",
+    "engine.prefill": "--prefill",
+    "engine.decode": "--decode",
+    "engine.key_file": "--engine-key-file",
     "transport.kind": "--transport",
     "transport.protocol": "--transport-protocol",
     "transport.device": "--transport-device",
@@ -65,7 +69,7 @@ def with_settings_flags(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def verb(config: Path | None = None, **arguments: object) -> None:
         given = {key: arguments.pop(name) for name, key in options.items()}
-        function(Flags(config, {key: value for key, value in given.items() if value is not None}), **arguments)
+        function(Flags(config, {key: value for key, value in given.items() if value not in (None, [])}), **arguments)
 
     parameters = [*own, _config_option(), *(_option(key) for key in FLAGS)]
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -88,13 +92,14 @@ def _option(key: str) -> inspect.Parameter:
     description = next((meta.description for meta in metas if isinstance(meta, Meta) and meta.description), "")
     choices = f"one of {', '.join(get_args(kind))}; " if get_origin(kind) is Literal else ""
     default = ("off", "on")[field.default] if kind is bool else field.default
-    shown = "" if default == "" else f" [default: {default}]"
+    shown = "" if default in ("", ()) else f" [default: {default}]"
     flag = f"{FLAGS[key]}/--no-{FLAGS[key][2:]}" if kind is bool else FLAGS[key]
     option = typer.Option(
         flag, help=escape(f"{choices}{description}{shown}"), show_default=False, rich_help_panel=_panel(section, kind)
     )
-    # Literals stay text here: load_settings checks them and tells all problems at once.
-    plain: Any = str if get_origin(kind) is Literal else kind
+    # Literals stay text here: load_settings checks them and tells all problems at once. Several values are a list.
+    origin = get_origin(kind)
+    plain: Any = str if origin is Literal else list[str] if origin is tuple else kind
     return _parameter(_parameter_name(key), Annotated[plain | None, option])
 
 

@@ -59,6 +59,21 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: Annotated[float, Meta(description="seconds a request may take", gt=0, le=7 * 86400)] = 600.0
 
 
+class EngineSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose workers generate: kvfence's own on this host, or those of another engine, by their URLs."""
+
+    kind: Annotated[
+        Literal["kvfence", "sglang", "vllm"], Meta(description="kvfence: its own workers, every page fenced")
+    ] = "kvfence"
+    prefill: Annotated[
+        tuple[str, ...], Meta(description="with another engine: URLs of its prefill workers; repeat it, or use commas")
+    ] = ()
+    decode: Annotated[
+        tuple[str, ...], Meta(description="with another engine: URLs of its decode workers; repeat it, or use commas")
+    ] = ()
+    key_file: Annotated[str, Meta(description="file with the API key that the engine's servers want; empty: none")] = ""
+
+
 class TransportSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How pages travel from prefill to decode."""
 
@@ -123,6 +138,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelSettings = ModelSettings()
     pool: PoolSettings = PoolSettings()
     server: ServerSettings = ServerSettings()
+    engine: EngineSettings = EngineSettings()
     transport: TransportSettings = TransportSettings()
     workers: WorkerSettings = WorkerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, json
 
 from kvfence.protocol.admission import Fit
 from kvfence.protocol.messages import EndReason
+from kvfence.runtime.generation import EngineWords
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -191,6 +192,13 @@ def failure_of(reason: EndReason, retry_after_s: int = 0) -> Failure:
     row = ENDINGS[reason]
     retry = retry_after_s or row.retry_after_s
     return Failure(row.status, row.type, row.message, row.code, retry_after_s=retry, reason=reason.value)
+
+
+def failure_in_words(reason: EndReason, words: EngineWords) -> Failure:
+    """Give an engine's own refusal, status and message as they came; the reason is ours, so that logs stay ours."""
+    retry_after_s = ENDINGS[reason].retry_after_s
+    kind = INVALID if words.status < 500 else SERVER
+    return Failure(words.status, kind, words.message, retry_after_s=retry_after_s, reason=reason.value)
 
 
 def finish_reason(reason: EndReason) -> str | None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kvfence.core.ids import RequestId
 from kvfence.core.request import Request
 from kvfence.gateway.pieces import CallPart, Finish, Piece, SaidToken
-from kvfence.gateway.responses import BROKEN_OFF, Failure, Need, failure_of, finish_reason, too_large
+from kvfence.gateway.responses import BROKEN_OFF, Failure, Need, failure_in_words, failure_of, finish_reason, too_large
 from kvfence.gateway.tool_calls import CallReader, overlap
 from kvfence.gateway.translate import TextStream
 from kvfence.protocol.messages import EndReason
@@ -218,4 +218,6 @@ class Session:
         if end.reason is EndReason.DOES_NOT_FIT and end.sums:
             need = Need(len(self.request.token_ids), self.request.max_tokens, end.sums)
             return too_large(need, page_size)
+        if end.words is not None:
+            return failure_in_words(end.reason, end.words)
         return failure_of(end.reason, end.retry_after_s)

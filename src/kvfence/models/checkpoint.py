@@ -12,7 +12,8 @@ from kvfence.core.errors import ModelError
 from kvfence.models.bundled import Progress, embedded_model
 from kvfence.models.families import check_family
 
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+WORDS_FILES = ["*.json", "*.jinja"]
+HUB_FILES = [*WORDS_FILES, "*.safetensors"]
 
 
 class CheckpointFacts(Struct, frozen=True):
@@ -28,8 +29,10 @@ class CheckpointFacts(Struct, frozen=True):
     eos_token_ids: frozenset[int]
 
 
-def resolve_checkpoint(path_or_id: str, progress: Progress) -> Path:
+def resolve_checkpoint(path_or_id: str, progress: Progress, *, weights: bool = True) -> Path:
     """Give the folder of a checkpoint: the embedded model for "", a local folder, or a hub id (downloaded).
+
+    ``weights``: without them a download has the tokenizer and the configuration alone.
 
     Raises:
         ModelError: it is none of the three, or cannot be fetched.
@@ -41,7 +44,7 @@ def resolve_checkpoint(path_or_id: str, progress: Progress) -> Path:
         return path
     if path.exists() or path_or_id.startswith((".", "/", "~")) or path_or_id.count("/") > 1:
         raise ModelError(f"--model {path_or_id}: no such folder. Give a checkpoint folder or a hub id like org/name.")
-    return _download(path_or_id)
+    return _download(path_or_id, HUB_FILES if weights else WORDS_FILES)
 
 
 def read_facts(path: Path) -> CheckpointFacts:
@@ -85,12 +88,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
             f"--model {hub_id}: not a folder here, and the hub did not give it ({type(error).__name__}). "

@@ -201,8 +201,10 @@ def _num_unstable(text: str) -> int:
     return len(tail) - len(tail.rstrip(_REPLACEMENT))
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, *, runs_here: bool = True) -> Tokenizer:
     """Load tokenizer.json, the special tokens' names and the chat template of a checkpoint folder.
+
+    ``runs_here``: else the model may be of any family, and which tokens end a sequence is not ours to know.
 
     Raises:
         ModelError: a file is missing or unreadable.
@@ -222,7 +224,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     facts = TokenizerFacts(
         vocab_size=inner.get_vocab_size(with_added_tokens=True),
         longest_token_bytes=_longest_token_bytes(spec, inner.get_vocab(with_added_tokens=True)),
-        eos_token_ids=read_facts(path).eos_token_ids,
+        eos_token_ids=read_facts(path).eos_token_ids if runs_here else frozenset(),
         added_ids=frozenset(inner.get_added_tokens_decoder()),
         spelling=spelling_of(_kinds(spec.get("pre_tokenizer")) | _kinds(spec.get("decoder"))),
     )

@@ -27,16 +27,26 @@ class TokensOut(Struct, frozen=True):
     __repr__ = without_content
 
 
+class EngineWords(Struct, frozen=True):
+    """What another engine said of a failure, for its client alone: it may quote the request. ``status``: HTTP's."""
+
+    status: int
+    message: str
+
+    __repr__ = without_content
+
+
 class EndOut(Struct, frozen=True):
     """The last thing of every generation.
 
     ``sums``: for DOES_NOT_FIT, the arithmetic of every limit (the failing ones have ``holds`` False).
-    ``retry_after_s``: when asking again makes sense; 0 where it never does.
+    ``retry_after_s``: when asking again makes sense; 0 where it never does. ``words``: an engine's own, if any.
     """
 
     reason: EndReason
     sums: tuple[Fit, ...] = ()
     retry_after_s: int = 0
+    words: EngineWords | None = None
 
 
 class WorkerState(Struct, frozen=True):

@@ -177,6 +177,20 @@ class Journeys:
         if journey is not None:
             journey.marks.setdefault(name, self.clock_ns())
 
+    def place(self, request: RequestId, prefill: str, decode: str) -> None:
+        """Note where an attempt goes whose workers run no node."""
+        journey = self._of_request.get(request)
+        if journey is not None:
+            journey.num_attempts += 1
+            journey.prefill, journey.decode = prefill, decode
+
+    def end(self, request: RequestId, reason: str) -> None:
+        """Note that a request ended, and why; the first reason stays."""
+        journey = self._of_request.get(request)
+        if journey is not None:
+            journey.marks.setdefault("ended", self.clock_ns())
+            journey.ending = journey.ending or reason
+
     def learn(self, attempt: AttemptId, facts: Facts) -> None:
         """Note what a worker says of an attempt."""
         journey = self._of_attempt.get(attempt)
@@ -197,7 +211,7 @@ class Journeys:
         journey = self._of_request.get(event.request) if isinstance(event, Submit) else None
         for command in result.commands:
             if isinstance(command, Finish):
-                self._finished(command)
+                self.end(command.request, command.reason.value)
             elif isinstance(command, Send) and isinstance(command.message, Offer) and journey is not None:
                 self._offered(journey, command, command.message)
         for attempt, name in marks_of(event, result):
@@ -209,12 +223,6 @@ class Journeys:
             refusal = refusal_of(decision)
             if refusal and of is not None:
                 of.refusals[refusal] = None
-
-    def _finished(self, command: Finish) -> None:
-        journey = self._of_request.get(command.request)
-        if journey is not None:
-            journey.marks.setdefault("ended", self.clock_ns())
-            journey.ending = journey.ending or command.reason.value
 
     def _offered(self, journey: Journey, command: Send, offer: Offer) -> None:
         if self._of_attempt.get(offer.attempt) is journey:

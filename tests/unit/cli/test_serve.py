@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.serve import HeldLog, _drain, _end_in_order, _until_over
+from kvfence.cli.serve import HeldLog, _until_over
+from kvfence.cli.signals import drain, end_in_order
 
 
 class Broken:
@@ -42,7 +43,6 @@ class Draining:
     """A server with requests that do not end by themselves."""
 
     def __init__(self) -> None:
-        self.supervisor = self.dispatcher = self
         self.timeout_s = 0.0
         self.ended = False
 
@@ -58,12 +58,12 @@ async def test_a_second_signal_ends_it_at_once() -> None:
     """The first lets open requests end; the second waits for none of them."""
     server: Any = Draining()
     stop = asyncio.Event()
-    hurry = _end_in_order(stop)
+    hurry = end_in_order(stop)
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(5):
             await stop.wait()
-            draining = asyncio.create_task(_drain(server, 30.0, hurry))
+            draining = asyncio.create_task(drain(server, 30.0, hurry))
             await asyncio.sleep(0)
             assert not draining.done()
             os.kill(os.getpid(), signal.SIGTERM)
