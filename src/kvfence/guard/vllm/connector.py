@@ -146,12 +146,12 @@ class Hooks:
 
     def get_kv_connector_stats(self) -> Any:
         """Let the guard's counts travel with NIXL's."""
-        from kvfence.guard.vllm.stats import FIELD, FenceStats
+        from kvfence.guard.vllm.stats import FenceStats
 
         stats = self._stock.get_kv_connector_stats()
         if self._kvfence_at_scheduler:
             counts = self._kvfence_scheduler.tally.take()
-            return FenceStats(data={FIELD: counts}) if counts else None
+            return FenceStats.of(counts) if counts else None
         if stats is None:
             return None
         self._kvfence_worker.note_late(len(stats.data.get(LATE, ())))

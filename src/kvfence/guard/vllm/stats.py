@@ -21,6 +21,11 @@ FIELD = "kvfence"
 class FenceStats(NixlKVConnectorStats):  # type: ignore[misc, unused-ignore]
     """NIXL's counts, and the guard's in one field: by ``role guard answer`` how often."""
 
+    @staticmethod
+    def of(counts: dict[str, int]) -> "FenceStats":
+        """Give the guard's counts beside none of NIXL's."""
+        return FenceStats(data={**NixlKVConnectorStats().data, FIELD: counts})
+
     def counts(self) -> dict[str, int]:
         """Give the guard's counts."""
         found: dict[str, int] = self.data.setdefault(FIELD, {})
