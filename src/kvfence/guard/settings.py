@@ -2,7 +2,7 @@
 
 An engine's command line belongs to the engine, so a plug-in has variables: ``KVFENCE_GUARD`` (enforce, the default, or
 observe), ``KVFENCE_GUARD_KEY_FILE`` or ``KVFENCE_GUARD_KEY`` (at least 32 characters, the same on both roles),
-``KVFENCE_GUARD_INSECURE=1`` instead of a key, for tests.
+``KVFENCE_GUARD_INSECURE=1`` instead of a key, for tests. ``KVFENCE_GUARD_TRACE``: a folder for traces; none without.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,7 @@ class GuardSettings(Struct, frozen=True):
 
     mode: Mode
     key: Key
+    trace: Path | None = None
 
     @property
     def enforces(self) -> bool:
@@ -49,7 +50,8 @@ def load(environment: Mapping[str, str]) -> GuardSettings:
     key = _key(environment, problems)
     if problems:
         raise SettingsError(problems)
-    return GuardSettings(Mode(mode), key)
+    trace = environment.get(f"{PREFIX}_TRACE")
+    return GuardSettings(Mode(mode), key, Path(trace) if trace else None)
 
 
 def _key(environment: Mapping[str, str], problems: list[str]) -> Key:

@@ -137,8 +137,10 @@ class Hooks:
         return self._kvfence_worker.report()
 
     def shutdown(self) -> None:
-        """Stop verifying."""
-        if not self._kvfence_at_scheduler:
+        """Stop verifying, and end the trace."""
+        if self._kvfence_at_scheduler:
+            self._kvfence_scheduler.close()
+        else:
             self._kvfence_worker.close()
         self._stock.shutdown()
 

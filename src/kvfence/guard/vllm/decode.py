@@ -1,27 +1,36 @@
 """The scheduler's half at decode: which hand-offs are taken, and what has to land where.
 
 A hand-off is judged when its request comes, before vLLM looks at it: nothing of it is used that is not in the seal.
+Every fact goes through the watcher, which writes the trace.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation
 from kvfence.guard.handoff import Expected, Verdict, verify
 from kvfence.guard.key import Key
 from kvfence.guard.vllm.facts import Facts
 from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, Groups, Manifest, prompt_code, unseal
 from kvfence.guard.vllm.orders import ReceiveOrder
+from kvfence.guard.watcher import Watcher
 from kvfence.protocol.guards import Decision
+from kvfence.protocol.watched import Asked, Compared, Misread, Promised, Reserved, Returning, Said, Used
 
 ATTEMPTS_MAX = 65_536
 """Hand-offs of one prefill that are remembered as used; older ones are taken for used."""
 
 SENDERS_MAX = 1024
 """Lives of prefill workers that are remembered."""
+
+OTHER = "other"
+"""Stands in a trace for the digest of bytes that are not what was promised."""
+
+NOBODY = AttemptId(FORMER_LIFE, 0)
+"""Stands for the attempt of a hand-off that has none, or one that is used up."""
 
 
 class _Used(Struct):
@@ -31,15 +40,23 @@ class _Used(Struct):
     floor: int = 0
 
 
+class _Landing(Struct, frozen=True):
+    """A receive under way, or one that has failed: what was promised for which blocks."""
+
+    manifest: Manifest
+    blocks: tuple[int, ...]
+
+
 class DecodeFence:
     """One decode's hand-offs."""
 
-    def __init__(self, key: Key, facts: Facts, *, enforces: bool) -> None:
-        self.incarnation: Incarnation = new_incarnation()
-        self._key, self._facts, self._enforces = key, facts, enforces
+    def __init__(self, key: Key, facts: Facts, watcher: Watcher, *, enforces: bool) -> None:
+        self._key, self._facts, self._watcher, self._enforces = key, facts, watcher, enforces
         self._taken: dict[str, Manifest] = {}
         self._refused: set[str] = set()
-        self._landing: dict[str, tuple[int, ...]] = {}
+        self._landing: dict[str, _Landing] = {}
+        self._users: dict[int, AttemptId] = {}
+        self._blocks: dict[AttemptId, tuple[int, ...]] = {}
         self._used: OrderedDict[Incarnation, _Used] = OrderedDict()
 
     # ---- when a request comes ----
@@ -62,18 +79,28 @@ class DecodeFence:
         return verdict
 
     def _verdict(self, request: Any, manifest: Manifest | None) -> Verdict:
-        num_tokens, facts = len(request.prompt_token_ids or ()), self._facts
+        num_tokens, layout, enforced = len(request.prompt_token_ids or ()), self._facts.layout, self._enforces
         if manifest is None:
-            nobody = AttemptId(self.incarnation, 0)
-            return verify(Expected(nobody, num_tokens, 0, facts.layout), None, None, enforced=self._enforces)
+            expected = Expected(NOBODY, num_tokens, 0, layout)
+            return self._see(expected, None, verify(expected, None, None, enforced=enforced))
         code = prompt_code(self._key, request)
         if code is None or manifest.prompt != code:
-            decision = Decision("stamp-at-adopt", "decode", manifest.attempt, False, self._enforces, not self._enforces)
-            return Verdict((decision,), "the hand-off is of another prompt, salt or adapter")
-        current = manifest.attempt if self._use(manifest) else AttemptId(self.incarnation, 0)
-        num_pages = sum(map(len, manifest.blocks)) if self._fits(manifest) else -1
-        expected = Expected(current, num_tokens, num_pages, facts.layout)
-        return verify(expected, manifest.promise, None, enforced=self._enforces)
+            expected = Expected(manifest.attempt, num_tokens, 0, layout)
+            decision = Decision("stamp-at-adopt", "decode", manifest.attempt, False, enforced, not enforced)
+            verdict = Verdict((decision,), "the hand-off is of another prompt, salt or adapter")
+            return self._see(expected, manifest, verdict, ("stamp-at-adopt",))
+        current = manifest.attempt if self._use(manifest) else NOBODY
+        num_pages = manifest.promise.num_pages if self._fits(manifest) else 0
+        expected = Expected(current, num_tokens, num_pages, layout)
+        return self._see(expected, manifest, verify(expected, manifest.promise, None, enforced=enforced))
+
+    def _see(
+        self, expected: Expected, manifest: Manifest | None, verdict: Verdict, doubts: tuple[str, ...] = ()
+    ) -> Verdict:
+        promised = _promised(manifest) if manifest is not None else None
+        event = Compared(expected.attempt, expected.num_tokens, expected.num_pages, promised, None, doubts)
+        self._watcher.see(event, decided=verdict.decisions)
+        return verdict
 
     def _fits(self, manifest: Manifest) -> bool:
         """Are there as many blocks as the tokens need, and a digest for each? A window may send fewer, never more."""
@@ -88,6 +115,7 @@ class DecodeFence:
             and len(manifest.digests) == self._facts.ranks
             and all(len(each) == whole for each in manifest.digests)
             and 0 < computed <= manifest.promise.num_tokens
+            and manifest.promise.num_pages == sum(map(len, manifest.blocks))
         )
 
     def _use(self, manifest: Manifest) -> bool:
@@ -125,17 +153,60 @@ class DecodeFence:
             reserved, sent = sum(map(len, local)), sum(map(len, manifest.blocks))
             return f"decode reserved {reserved} blocks where prefill sends {sent}"
         blocks: Groups = tuple(tuple(group) for group in local)
-        self._landing[request_id] = tuple(block for group in blocks for block in group)
+        landing = _Landing(manifest, tuple(block for group in blocks for block in group))
+        self._landing[request_id] = landing
+        self._users.update(dict.fromkeys(landing.blocks, manifest.attempt))
+        self._blocks[manifest.attempt] = landing.blocks
+        self._watcher.see(Reserved(manifest.attempt, manifest.promise.num_tokens, landing.blocks))
         return ReceiveOrder(blocks, tuple(_tails(manifest.blocks, counts, each) for each in manifest.digests))
 
-    def attempt(self, request_id: str) -> AttemptId | None:
-        """Give the attempt of a hand-off that was taken."""
-        manifest = self._taken.get(request_id)
-        return manifest.attempt if manifest is not None else None
+    def granted(self, blocks: Iterable[int]) -> None:
+        """vLLM grants blocks anew: what they were for before is over, and all of it has come back."""
+        for attempt in dict.fromkeys(self._users[block] for block in blocks if block in self._users):
+            self._watcher.see(Returning(attempt))
+            self._forget_blocks(attempt)
 
-    def landing(self, request_id: str) -> tuple[int, ...]:
-        """Give the blocks that a receive writes to; none once it has ended."""
-        return self._landing.get(request_id, ())
+    def _forget_blocks(self, attempt: AttemptId) -> None:
+        for block in self._blocks.pop(attempt, ()):
+            if self._users.get(block) == attempt:
+                del self._users[block]
+
+    # ---- when it has come, or not ----
+
+    def posted(self, request_id: str) -> None:
+        """A read into a request's blocks is under way."""
+        landing = self._landing.get(request_id)
+        if landing is not None:
+            promise = landing.manifest.promise
+            self._watcher.see(Said(Asked(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout)))
+
+    def compared(self, request_id: str, *, holds: bool) -> tuple[Decision, ...]:
+        """The bytes of a receive were compared; where they hold, or are to be used all the same, they are used."""
+        landing = self._landing.get(request_id)
+        if landing is None:
+            return (Decision("stamp-at-adopt", "decode", NOBODY, False, self._enforces, not self._enforces),)
+        promised, attempt = _promised(landing.manifest), landing.manifest.attempt
+        digest = promised.digest if holds else OTHER
+        decided = self._watcher.see(
+            Compared(attempt, promised.num_tokens, promised.num_pages, promised, digest)
+        ).decisions
+        if holds or not self._enforces:
+            self._watcher.see(Used(attempt))
+        return decided
+
+    def held(self, request_id: str) -> tuple[int, ...]:
+        """A receive failed while a write may be on its way: give its blocks, which are to stay out of the pool."""
+        landing = self._landing.get(request_id)
+        if landing is None:
+            return ()
+        self._watcher.see(Returning(landing.manifest.attempt))
+        self._forget_blocks(landing.manifest.attempt)
+        return landing.blocks if self._enforces else ()
+
+    def misread(self, request_id: str, block: int) -> None:
+        """A step's table names a block of another use."""
+        manifest = self._taken.get(request_id)
+        self._watcher.see(Misread(manifest.attempt if manifest is not None else NOBODY, (block,)))
 
     def landed(self, request_id: str) -> None:
         """A receive has ended, well or not."""
@@ -145,6 +216,12 @@ class DecodeFence:
         """A request has ended; a receive of it may still be under way."""
         self._taken.pop(request_id, None)
         self._refused.discard(request_id)
+
+
+def _promised(manifest: Manifest) -> Promised:
+    """Give what a trace says of a promise."""
+    promise = manifest.promise
+    return Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
 
 
 def _tails(sent: Groups, counts: Sequence[tuple[int, int]], digests: bytes) -> bytes:

@@ -17,6 +17,7 @@ OPTIONS = {
     "kvfence_mode": PREFIX,
     "kvfence_key_file": f"{PREFIX}_KEY_FILE",
     "kvfence_insecure": f"{PREFIX}_INSECURE",
+    "kvfence_trace": f"{PREFIX}_TRACE",
 }
 """What may stand in ``kv_connector_extra_config`` instead of in the environment; the secret itself may not."""
 
@@ -32,6 +33,7 @@ class Facts(Struct, frozen=True):
     block_tokens: tuple[int, ...]
     pool_tokens: int
     context_tokens: int
+    name: str = "vllm"
     ranks: int = 1
     role: str = "decode"
     whole_receives: bool = True
@@ -76,6 +78,7 @@ def facts_of(config: Any, caches: Any, version: str) -> Facts:
         block_tokens=blocks,
         pool_tokens=int(caches.num_blocks) * min(blocks),
         context_tokens=int(config.model_config.max_model_len),
+        name=f"vllm {release(version)}",
         ranks=ranks,
         role=ROLES.get(config.kv_transfer_config.kv_role, "both"),
         whole_receives=whole,

@@ -27,13 +27,16 @@ class Broken(Struct, frozen=True):
 
 
 class Ledger:
-    """The serials of one pool, and the tables of the requests that run on it."""
+    """The serials of one pool, and the tables of the requests that run on it.
+
+    ``granted``: blocks granted since the last step; ``checked``: comparisons so far.
+    """
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._serials = [0] * len(pool.blocks)
         self._serial = 0
-        self._granted: set[int] = set()
+        self.granted: set[int] = set()
         self._tables: dict[str, dict[int, int]] = {}
         self._holders: dict[int, set[str]] = {}
         self._sweeping: list[str] = []
@@ -46,7 +49,7 @@ class Ledger:
         self._serial += 1
         for block in blocks:
             self._serials[block.block_id] = self._serial
-            self._granted.add(block.block_id)
+            self.granted.add(block.block_id)
         return blocks
 
     def serials(self, blocks: Iterable[int]) -> tuple[int, ...]:
@@ -87,11 +90,11 @@ class Ledger:
         """Give every block of a scheduled table that is of another use by now; what a step changed, and some more."""
         suspects = [
             (request, block)
-            for block in self._granted
+            for block in self.granted
             for request in tuple(self._holders.get(block, ()))
             if self._tables[request][block] != self._serials[block]
         ]
-        self._granted.clear()
+        self.granted.clear()
         broken = [one for request, block in suspects if (one := self._look(request, block, tables)) is not None]
         return broken + self._sweep(scheduled, tables)
 

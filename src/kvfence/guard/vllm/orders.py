@@ -42,17 +42,19 @@ class Report:
     """One step's, from one rank or from all.
 
     ``sealed``: by request and rank, the digests. ``verified``: did the bytes agree, on every rank so far?
-    ``undrained``: receives that failed while a write may be on its way. ``late``: reads after a lease had ended.
+    ``posted``: receives whose read is under way. ``undrained``: receives that failed while a write may be on its way.
+    ``late``: reads after a lease had ended.
     """
 
     def __init__(self) -> None:
         self.sealed: dict[str, dict[int, bytes]] = {}
         self.verified: dict[str, bool] = {}
+        self.posted: set[str] = set()
         self.undrained: set[str] = set()
         self.late = 0
 
     def __bool__(self) -> bool:
-        return bool(self.sealed or self.verified or self.undrained or self.late)
+        return bool(self.sealed or self.verified or self.posted or self.undrained or self.late)
 
     def aggregate(self, other: "Report") -> "Report":
         """Add another rank's."""
@@ -60,6 +62,7 @@ class Report:
             self.sealed.setdefault(request, {}).update(ranks)
         for request, holds in other.verified.items():
             self.verified[request] = holds and self.verified.get(request, True)
+        self.posted |= other.posted
         self.undrained |= other.undrained
         self.late += other.late
         return self

@@ -7,15 +7,18 @@ written into them in between.
 from collections.abc import Callable
 from typing import Any
 
+import xxhash
 from msgspec import Struct
 
-from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.guard.key import Key
 from kvfence.guard.messages import Promise
 from kvfence.guard.vllm.facts import Facts
 from kvfence.guard.vllm.ledger import Ledger, Tables
 from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, VERSION, Groups, Manifest, prompt_code, seal
 from kvfence.guard.vllm.orders import SealOrder
+from kvfence.guard.watcher import Watcher
+from kvfence.protocol.watched import Promised, Said
 
 OPEN = ("do_remote_decode",)
 """Of what a client sends to prefill nothing else is taken: an address there would make prefill read from it."""
@@ -31,11 +34,10 @@ class _Outgoing(Struct):
 
 
 class PrefillFence:
-    """One prefill's hand-offs. ``refuse``: is told of each that gets no promise."""
+    """One prefill's hand-offs. ``life``: its attempts are of it."""
 
-    def __init__(self, key: Key, facts: Facts, refuse: Callable[[str, str, str], None], *, enforces: bool) -> None:
-        self.incarnation: Incarnation = new_incarnation()
-        self._key, self._facts, self._refuse, self._enforces = key, facts, refuse, enforces
+    def __init__(self, key: Key, facts: Facts, life: Incarnation, watcher: Watcher, *, enforces: bool) -> None:
+        self._key, self._facts, self._life, self._watcher, self._enforces = key, facts, life, watcher, enforces
         self._counter = 0
         self._outgoing: dict[str, _Outgoing] = {}
         self._ended: list[tuple[str, _Outgoing, dict[str, Any], dict[str, Any]]] = []
@@ -76,14 +78,20 @@ class PrefillFence:
             params.clear()
             params.update(do_remote_prefill=False, do_remote_decode=False)
 
-    def promise(self, digests: dict[str, dict[int, bytes]], ledger: Ledger) -> None:
-        """Write the manifests of what has ended in this step; without digests there is none."""
+    def promise(
+        self, digests: dict[str, dict[int, bytes]], ledger: Ledger, refuse: Callable[[str, str, str], None]
+    ) -> None:
+        """Write the manifests of what has ended in this step; who gets none is told to ``refuse``."""
         for request_id, outgoing, sent, params in self._ended:
             why = self._cannot(outgoing, params, digests.get(request_id))
             if why:
-                self._refuse(request_id, "stamp-at-adopt", why)
-            else:
-                sent[FIELD] = seal(self._key, self._manifest(outgoing, params, digests[request_id], ledger))
+                refuse(request_id, "stamp-at-adopt", why)
+                continue
+            manifest = self._manifest(outgoing, params, digests[request_id], ledger)
+            promise = manifest.promise
+            word = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
+            self._watcher.see(Said(word))
+            sent[FIELD] = seal(self._key, manifest)
         self._ended.clear()
 
     def _cannot(self, outgoing: _Outgoing, params: dict[str, Any], digests: dict[int, bytes] | None) -> str:
@@ -103,16 +111,17 @@ class PrefillFence:
         self._counter += 1
         blocks: Groups = tuple(tuple(group) for group in params["remote_block_ids"])
         facts = self._facts
+        cut = tuple(_cut(outgoing.blocks, blocks, digests[rank]) for rank in range(facts.ranks))
         return Manifest(
             version=VERSION,
             promise=Promise(
-                attempt=AttemptId(self.incarnation, self._counter),
+                attempt=AttemptId(self._life, self._counter),
                 room=0,
-                sender=self.incarnation,
+                sender=self._life,
                 num_tokens=outgoing.num_tokens,
                 num_pages=sum(map(len, blocks)),
                 layout=facts.layout,
-                digest="",
+                digest=xxhash.xxh3_128_hexdigest(b"".join(cut)),
                 pool_tokens=facts.pool_tokens,
                 context_tokens=facts.context_tokens,
             ),
@@ -120,7 +129,7 @@ class PrefillFence:
             computed_tokens=int(params.get("remote_num_tokens") or 0),
             blocks=blocks,
             tags=tuple(ledger.serials(group) for group in blocks),
-            digests=tuple(_cut(outgoing.blocks, blocks, digests[rank]) for rank in range(facts.ranks)),
+            digests=cut,
             params=params,
         )
 

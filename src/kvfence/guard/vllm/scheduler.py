@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from kvfence.core.ids import Incarnation, new_incarnation
 from kvfence.core.invariant import require
 from kvfence.guard.settings import GuardSettings
 from kvfence.guard.vllm.decode import DecodeFence
@@ -16,6 +17,18 @@ from kvfence.guard.vllm.manifest import FIELD
 from kvfence.guard.vllm.orders import Orders, Report
 from kvfence.guard.vllm.prefill import PrefillFence
 from kvfence.guard.vllm.tally import Tally
+from kvfence.guard.watcher import Engine, Watcher
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.guards import Place
+from kvfence.protocol.watched import Checked
+
+PREFILL: Place = "prefill"
+DECODE: Place = "decode"
+UNSEEN: dict[Place, tuple[str, ...]] = {PREFILL: ("door", "reserve", "post", "release", "pass"), DECODE: ("door",)}
+"""What a connector does not see: prefill is read from without being asked, and a refused request does not reach it."""
+
+CHECKED_TABLES = 1000
+"""After so many tables that held, the trace says so once."""
 
 Blocks = Sequence[Sequence[int]]
 
@@ -27,10 +40,13 @@ class SchedulerFence:
         self._facts = facts
         self._enforces = settings.enforces
         self.tally = Tally(facts.role, enforces=settings.enforces)
-        self._prefill = PrefillFence(settings.key, facts, self.tally.refuse, enforces=settings.enforces)
-        self._decode = DecodeFence(settings.key, facts, enforces=settings.enforces)
+        prefill, decode = (_watcher(settings, facts, each) for each in (PREFILL, DECODE))
+        self._watchers = (prefill[1], decode[1])
+        self._prefill = PrefillFence(settings.key, facts, *prefill, enforces=settings.enforces)
+        self._decode = DecodeFence(settings.key, facts, decode[1], enforces=settings.enforces)
         self._ledger: Ledger | None = None
         self._orders = Orders()
+        self._num_tables = 0
 
     def meet_pool(self, pool: Any) -> None:
         """Take vLLM's live block pool."""
@@ -79,6 +95,7 @@ class SchedulerFence:
         """Check a step's tables and say what the worker has to do; a receive that cannot hold is taken out."""
         tables: Tables = output.kv_connector_block_state.get_block_ids
         orders, self._orders = self._orders, Orders()
+        self._decode.granted(self.ledger.granted)
         for request_id in [name for name, each in receives.items() if any(each.local_block_ids)]:
             self._receive(request_id, receives, orders)
         for request_id, number in output.num_scheduled_tokens.items():
@@ -86,8 +103,7 @@ class SchedulerFence:
             if order is not None:
                 orders.seal[request_id] = order
         broken = [*self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
-        if broken:
-            self._broken(broken, orders)
+        self._check(broken, len(output.num_scheduled_tokens), orders)
         return orders
 
     def _receive(self, request_id: str, receives: dict[str, Any], orders: Orders) -> None:
@@ -120,36 +136,73 @@ class SchedulerFence:
                 broken += self.ledger.extend(request_id, chain.from_iterable(blocks))
         return broken
 
-    def _broken(self, broken: Iterable[Broken], orders: Orders) -> None:
+    def _check(self, broken: Iterable[Broken], num_tables: int, orders: Orders) -> None:
         """A scheduled table names a block of another use: whoever computes on that block fails, before a token leaves.
 
         With several KV cache groups vLLM has no way to fail a running request, so that the engine ends.
         """
+        self._num_tables += num_tables
+        if self._num_tables >= CHECKED_TABLES:
+            self._say_checked()
         for one in broken:
+            self._decode.misread(one.request, one.block)
             words = f"block {one.block} was of use {one.expected} and is of use {one.serial}"
             self.tally.refuse(one.request, "stamp-at-read", words)
             if self._enforces:
                 require(len(self._facts.block_tokens) == 1, f"a step's table does not hold: {words}")
                 orders.broken.add(one.block)
 
+    def _say_checked(self) -> None:
+        number, self._num_tables = self._num_tables, 0
+        blocks, self.ledger.checked = self.ledger.checked, 0
+        self._watchers[1].see(Checked(number, blocks))
+
     def outcome(self, report: Report | None, finished: Iterable[str], failed: Iterable[str]) -> None:
         """A step's outcome: hand-offs that ended are promised, blocks that may still be written to are held."""
         said = report or Report()
-        self._prefill.promise(said.sealed, self.ledger)
+        self._prefill.promise(said.sealed, self.ledger, self.tally.refuse)
+        for request_id in said.posted:
+            self._decode.posted(request_id)
         for request_id, holds in said.verified.items():
-            if holds:
-                self.tally.passed("digest-matches")
-            else:
-                self.tally.refuse(request_id, "digest-matches", "the bytes that landed are not those that prefill sent")
+            self._verified(request_id, holds=holds)
         for _ in range(said.late):
             self.tally.refuse("unknown", "hold-source", "a decode had read blocks whose lease was over")
         for request_id in said.undrained:
-            blocks = self._decode.landing(request_id)
-            self.ledger.hold(blocks)
-            self.tally.hold(len(blocks))
-            words = f"{len(blocks)} blocks stay out of the pool: a read into them failed, and may still land"
-            self.tally.refuse(request_id, "drain-or-fence", words)
+            self._hold(request_id, "a read into them failed, and may still land")
         for request_id in failed:
             self.ledger.forget(request_id)
         for request_id in finished:
             self._decode.landed(request_id)
+
+    def _verified(self, request_id: str, *, holds: bool) -> None:
+        decided = self._decode.compared(request_id, holds=holds)
+        if holds:
+            self.tally.passed("digest-matches")
+            return
+        guard = decided[-1].guard if decided else "digest-matches"
+        self.tally.refuse(request_id, guard, "the bytes that landed are not those that prefill sent")
+        self._hold(request_id, "what landed in them was not what was sent, so that somebody else may write to them")
+
+    def _hold(self, request_id: str, why: str) -> None:
+        blocks = self._decode.held(request_id)
+        if blocks:
+            self.ledger.hold(blocks)
+            self.tally.hold(len(blocks))
+            self.tally.refuse(request_id, "drain-or-fence", f"{len(blocks)} blocks stay out of the pool: {why}")
+
+    def close(self) -> None:
+        """Say in the traces that this was all."""
+        if self._num_tables and self._ledger is not None:
+            self._say_checked()
+        for each in self._watchers:
+            each.close()
+
+
+def _watcher(settings: GuardSettings, facts: Facts, place: Place) -> tuple[Incarnation, Watcher]:
+    """Give a life, and the watcher of one of an engine's two places; a trace only where it is that role."""
+    life, block = new_incarnation(), min(facts.block_tokens)
+    pages = facts.pool_tokens // block
+    capacity = Capacity(block, facts.context_tokens, pages, pages)
+    engine = Engine(facts.name, place, life, facts.layout, capacity, UNSEEN[place])
+    traced = settings.trace if facts.role in (place, "both") else None
+    return life, Watcher(engine, enforced=settings.enforces, folder=traced)

@@ -34,6 +34,7 @@ class WorkerFence:
         self._memory: BlockMemory | None = None
         self._expected: dict[str, ReceiveOrder] = {}
         self._verifying: dict[str, tuple[ReceiveOrder, Future[bool]]] = {}
+        self._posted: set[str] = set()
         self._sealing: dict[str, SealOrder] = {}
         self._refused: dict[str, tuple[int, ...]] = {}
         self._bad_blocks: set[int] = set()
@@ -75,8 +76,11 @@ class WorkerFence:
 
         ``posted``: receives with reads under way before this poll, so that a write may land after a failure.
         """
+        under_way = set(posted)
+        self._report.posted.update(under_way.intersection(self._expected) - self._posted)
+        self._posted = (self._posted | under_way) & self._expected.keys()
         failed = results.failed | {name for name in results.finished if self._has_bad_block(name)}
-        self._report.undrained.update(failed & set(posted))
+        self._report.undrained.update(failed & under_way)
         out = Results(set(failed), set(failed))
         for request in failed:
             self._expected.pop(request, None)

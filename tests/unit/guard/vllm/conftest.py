@@ -42,12 +42,13 @@ def stock(vllm: Any) -> Maker:
 
 @pytest.fixture
 def fenced(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> Maker:
-    """Makes engines with the guard; ``mode``, ``key``."""
+    """Makes engines with the guard; ``mode``, ``key``, ``trace`` as an operator sets them."""
     from engines import Engine
 
     from kvfence.guard.vllm.connector import guarded, stock_connector
 
-    def make(role: str, *given: Any, mode: str = "enforce", key: str = "k" * 32, **more: Any) -> Any:
+    def make(role: str, *given: Any, mode: str = "enforce", key: str = "k" * 32, trace: Any = "", **more: Any) -> Any:
+        monkeypatch.setenv("KVFENCE_GUARD_TRACE", str(trace))
         monkeypatch.setenv("KVFENCE_GUARD", mode)
         monkeypatch.setenv("KVFENCE_GUARD_KEY", key)
         return Engine(guarded(stock_connector()), role, *given, **more)

@@ -216,6 +216,11 @@ class Engine:
             return
         self.leased = blocks
 
+    def close(self) -> None:
+        """End both halves."""
+        self.worker.shutdown()
+        self.scheduler.shutdown()
+
     def expire(self) -> None:
         """A lease ends: its blocks are free."""
         self.pool.free_blocks(self.leased)
