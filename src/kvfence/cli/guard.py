@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 
 @app.callback()
 def guard() -> None:
-    """Look at the fence inside SGLang: whether it is on, and whether a release can have it."""
+    """Look at the fence inside SGLang and vLLM: whether it is on, and whether a release can have it."""
 
 
 @app.command()
@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Say whether the guard is on at each worker, with one key and one version, enforcing on both roles.
 
-    Reads /metrics (SGLang: --enable-metrics) and nothing else. Exit 0: guarded; 1: not, and why; 3: a worker
+    Reads /metrics (SGLang: with --enable-metrics) and nothing else. Exit 0: guarded; 1: not, and why; 3: a worker
     could not be read.
 
     Example: kvfence guard check http://127.0.0.1:30000 http://127.0.0.1:30001
@@ -48,12 +48,13 @@ def check(
 
 @app.command("check-hooks")
 def check_hooks(
-    wheel: Annotated[Path, typer.Option("--wheel", metavar="FILE.whl", help="A wheel of SGLang.")],
+    wheel: Annotated[Path, typer.Option("--wheel", metavar="FILE.whl", help="A wheel of SGLang or vLLM.")],
     json: Json = False,
 ) -> None:
     """Say which of the guard's points a release has, from its wheel: nothing is installed or run.
 
-    Exit 0: all; 1: some are missing, and the guard refuses this release by their names.
+    Which engine it is follows from the package in it. Exit 0: all; 1: some are missing, and the guard refuses this
+    release by their names.
     """
     from kvfence.guard.wheel import read_wheel
 

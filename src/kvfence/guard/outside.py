@@ -13,6 +13,8 @@ from kvfence.evidence.fetch import Answer, get
 
 ACTIVE = "kvfence:guard_active"
 ENFORCE = "enforce"
+BOTH = "both"
+"""The role of a worker that prefills and decodes, as vLLM's ``kv_both`` does."""
 
 Get = Callable[[str], Answer]
 
@@ -84,7 +86,8 @@ def _problems(seen: Sequence[Seen]) -> list[str]:
         values = sorted({getattr(one, name) for one in on})
         if len(values) > 1:
             problems.append(f"the {name.replace('_', ' ')}s differ: {', '.join(values)}")
-    missing = {"prefill", "decode"} - {one.role for one in on}
+    roles = {one.role for one in on}
+    missing = set() if BOTH in roles else {"prefill", "decode"} - roles
     if on and missing:
         problems.append(f"no {' and no '.join(sorted(missing))} worker among these")
     return problems

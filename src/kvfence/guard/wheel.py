@@ -2,15 +2,19 @@
 
 import ast
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 from kvfence.core.errors import EvidenceError
-from kvfence.guard.sglang.points import POINTS, Point
+from kvfence.guard.points import Point
+from kvfence.guard.sglang.points import POINTS as SGLANG
+from kvfence.guard.vllm.points import POINTS as VLLM
 
 SOURCE_BYTES_MAX = 1 << 24
+ENGINES: Mapping[str, tuple[Point, ...]] = {"sglang": SGLANG, "vllm": VLLM}
+"""The package that an engine's wheel holds, and where the guard enters it."""
 
 
 class PointFound(Struct, frozen=True):
@@ -21,17 +25,24 @@ class PointFound(Struct, frozen=True):
     wanted: tuple[str, ...]
 
 
-def read_wheel(path: Path, points: Iterable[Point] = POINTS) -> tuple[PointFound, ...]:
-    """Look for each point.
+def read_wheel(path: Path, points: Iterable[Point] | None = None) -> tuple[PointFound, ...]:
+    """Look for each point; ``points``: those of the engine whose package the wheel holds, where none are given.
 
     Raises:
-        EvidenceError: not a wheel, or a module in it is not Python.
+        EvidenceError: not a wheel, of no engine that has a guard, or a module in it is not Python.
     """
     try:
         with zipfile.ZipFile(path) as wheel:
-            return tuple(_found(wheel, point) for point in points)
+            return tuple(_found(wheel, point) for point in (_points_of(wheel, path) if points is None else points))
     except (OSError, zipfile.BadZipFile) as error:
         raise EvidenceError(f"{path}: not a wheel ({type(error).__name__})") from error
+
+
+def _points_of(wheel: zipfile.ZipFile, path: Path) -> tuple[Point, ...]:
+    engine = next((each for each in ENGINES if f"{each}/__init__.py" in wheel.NameToInfo), None)
+    if engine is None:
+        raise EvidenceError(f"{path}: holds none of {', '.join(ENGINES)}; name a wheel of one of them")
+    return ENGINES[engine]
 
 
 def _found(wheel: zipfile.ZipFile, point: Point) -> PointFound:

@@ -32,6 +32,18 @@ def test_a_pair_with_one_key_is_guarded() -> None:
     assert [one.state for one in found.seen] == [State.ENFORCING] * 2 or len(found.seen) == 3
 
 
+def test_a_pair_of_vllm_says_it_in_the_same_words() -> None:
+    """Among labels of its own, on a page with counts of its own."""
+    line = (
+        'kvfence:guard_active{{engine="0",model_name="smol",role="{role}",mode="enforce",key_id="0a1b2c3d",'
+        'version="1"}} 1.0\n'
+        'vllm:num_requests_running{{engine="0",model_name="smol"}} 0.0\n'
+    )
+    found = look({f"http://{role}": line.format(role=role).encode() for role in ("prefill", "decode")})
+    assert found.problems == ()
+    assert [(one.role, one.state) for one in found.seen] == [("prefill", State.ENFORCING), ("decode", State.ENFORCING)]
+
+
 @pytest.mark.parametrize(
     ("bodies", "said"),
     [
@@ -47,6 +59,11 @@ def test_what_is_missing_is_said(bodies: dict[str, bytes | int], said: str) -> N
     found = look(bodies)
     assert any(said in problem for problem in found.problems)
     assert found.is_known
+
+
+def test_workers_that_are_both_are_of_either_role() -> None:
+    """vLLM has such workers: nothing is missing among them."""
+    assert look({"http://a": metrics("both"), "http://b": metrics("both")}).problems == ()
 
 
 @pytest.mark.parametrize("body", [404, b"\xff not metrics {"])

@@ -7,7 +7,7 @@ import pytest
 
 from kvfence.core.errors import EvidenceError
 from kvfence.guard.sglang.points import Point
-from kvfence.guard.wheel import read_wheel
+from kvfence.guard.wheel import ENGINES, read_wheel
 
 POINT = Point("polled", ("engine.conn.Receiver.poll", "engine.common.Receiver.poll"))
 
@@ -62,3 +62,17 @@ def test_what_is_no_wheel_is_an_error(tmp_path: Path) -> None:
     path.write_text("not a zip")
     with pytest.raises(EvidenceError, match="not a wheel"):
         read_wheel(path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_is_known_by_its_package(tmp_path: Path, engine: str) -> None:
+    """Its own points are looked for, and an empty release lacks all of them."""
+    found = read_wheel(make_wheel(tmp_path, {f"{engine}/__init__.py": ""}))
+    assert [each.point for each in found] == [point.key for point in ENGINES[engine]]
+    assert not any(each.name for each in found)
+
+
+def test_a_wheel_of_another_package_is_an_error(tmp_path: Path) -> None:
+    """Not a release that lacks every point."""
+    with pytest.raises(EvidenceError, match="holds none of sglang, vllm"):
+        read_wheel(make_wheel(tmp_path, {"engine/__init__.py": ""}))
