@@ -44,7 +44,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang test-vllm bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang test-vllm example-vllm bench bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -143,6 +143,9 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 test-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The guard in a real vLLM pair (RELEASE=0.32.0; 4 GB of installs, 8 GB).
 	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \
 	  $(CURDIR)/$(BIN)/pytest -c pytest.ini . $(ARGS)
+
+example-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## A guarded vLLM pair on this machine's CPU and a gateway before it, until Ctrl-C.
+	VLLM=$(CURDIR)/$(VLLM_PAIR)/bin/vllm KVFENCE=$(CURDIR)/$(BIN)/kvfence examples/vllm-pd/run.sh cpu
 
 $(VLLM_PAIR)/.installed: constraints/vllm.txt
 	@rm -f $@*
