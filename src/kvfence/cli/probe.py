@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvfence.cli.exits import ExitCode
+from kvfence.cli.probe_handoff import EPILOGUE as HANDOFF_EPILOGUE
+from kvfence.cli.probe_handoff import handoff
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
 from kvfence.cli.render import print_error, print_note
@@ -55,6 +57,8 @@ kvfence probe run --base-url https://llm.example/v1 --model large --api-key-env 
 def probe() -> None:
     """Does an endpoint answer one caller with another's text? Asks it, through the front door."""
 
+
+app.command("handoff", epilog=HANDOFF_EPILOGUE)(handoff)
 
 Keys = Annotated[
     list[str] | None,

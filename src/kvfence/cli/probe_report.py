@@ -38,12 +38,12 @@ class Forms(Struct, frozen=True):
         Raises:
             SettingsError: names every one of them.
         """
-        found = [(option, path, _hindrance(path)) for option, path in self.paths.items()]
+        found = [(option, path, hindrance(path)) for option, path in self.paths.items()]
         if wrong := [f"{option} {path}: {why}" for option, path, why in found if why]:
             raise SettingsError(wrong)
 
 
-def _hindrance(path: Path) -> str:
+def hindrance(path: Path) -> str:
     """Say what keeps a file from being written there; empty: nothing."""
     if path.is_dir():
         return "this is a folder; name a file in it"

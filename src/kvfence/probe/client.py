@@ -42,7 +42,7 @@ class Heard(Struct, frozen=True):
     counted: int | None = None
 
 
-class _TooMuch(Exception):
+class TooMuch(Exception):
     """More bytes than any answer to a canary has."""
 
 
@@ -56,7 +56,7 @@ class _Bounded(httpx.AsyncByteStream):
         async for chunk in self._stream:
             self._left -= len(chunk)
             if self._left < 0:
-                raise _TooMuch
+                raise TooMuch
             yield chunk
 
     async def aclose(self) -> None:
@@ -95,10 +95,10 @@ class Client:
                 request = self._http.build_request("GET", self.door.base_url + path, headers=self._headers(tenant))
                 response = await self._http.send(request, stream=True)
                 try:
-                    return json.decode(await _bounded_body(response, ANSWER_BYTES_MAX))
+                    return json.decode(await bounded_body(response, ANSWER_BYTES_MAX))
                 finally:
                     await response.aclose()
-        except (httpx.HTTPError, httpx.StreamError, ValueError, RecursionError, TimeoutError, _TooMuch):
+        except (httpx.HTTPError, httpx.StreamError, ValueError, RecursionError, TimeoutError, TooMuch):
             return None
 
     async def ask(self, ask: Ask, patience: Patience = Patience()) -> Heard:
@@ -123,7 +123,7 @@ class Client:
         except asyncio.CancelledError:
             hearing.fail(Trouble.LEFT)
             raise
-        except _TooMuch:
+        except TooMuch:
             hearing.fail(Trouble.MALFORMED, "more bytes than any answer has")
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, SSEError, ssl.SSLError, OSError) as error:
             _note_error(hearing, error)
@@ -166,14 +166,14 @@ class Client:
         elif "text/event-stream" in response.headers.get("content-type", ""):
             await self._read_stream(response, hearing)
         else:
-            hearing.body(await _bounded_body(response, ANSWER_BYTES_MAX), self.now_s)
+            hearing.body(await bounded_body(response, ANSWER_BYTES_MAX), self.now_s)
 
     async def _read_refusal(self, response: httpx.Response, hearing: Hearing) -> None:
         hearing.retry_after_s = retry_after_of(response.headers.get("retry-after"))
         later = response.status_code in _LATER
         try:
-            raw = await _bounded_body(response, ERROR_BYTES_MAX)
-        except (httpx.HTTPError, _TooMuch):
+            raw = await bounded_body(response, ERROR_BYTES_MAX)
+        except (httpx.HTTPError, TooMuch):
             raw = b""
         try:
             text = error_text(json.decode(raw))
@@ -210,7 +210,12 @@ def _raw(response: httpx.Response) -> httpx.AsyncByteStream:
     return stream
 
 
-async def _bounded_body(response: httpx.Response, bytes_max: int) -> bytes:
+async def bounded_body(response: httpx.Response, bytes_max: int) -> bytes:
+    """Give a body that is no longer than this.
+
+    Raises:
+        TooMuch: it is longer.
+    """
     response.stream = _Bounded(_raw(response), bytes_max)
     return await response.aread()
 

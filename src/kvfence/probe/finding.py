@@ -91,7 +91,7 @@ class Redactor:
     def _one(self, sight: Sight) -> Evidence:
         exchange = sight.exchange
         text = answer_of(exchange)
-        digest = hmac.new(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        digest, kept = self.redacted(text)
         return Evidence(
             request=exchange.ask.number,
             tenant=exchange.ask.tenant,
@@ -99,9 +99,14 @@ class Redactor:
             phase=str(exchange.ask.phase),
             seen=sight.seen,
             length=len(text),
-            digest=digest[:32],
-            text=text if self._keep else None,
+            digest=digest,
+            text=kept,
         )
+
+    def redacted(self, text: str) -> tuple[str, str | None]:
+        """Give a text's digest, and the text itself where texts are kept."""
+        digest = hmac.new(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        return digest[:32], text if self._keep else None
 
 
 def answer_of(exchange: Exchange) -> str:
