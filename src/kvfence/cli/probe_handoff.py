@@ -149,7 +149,7 @@ def _cases(known: "tuple[Case, ...]", named: set[str], *, every: bool, allow_cra
 
 
 def _site(prefill: str, decode: str, key_name: str, ca: Path | None, insecure: bool) -> "Site":
-    from kvfence.probe.door import base_url_of, is_field_value, verify_of
+    from kvfence.probe.door import is_field_value, verify_of
     from kvfence.probe.handoff.pair import Role, Site
 
     missing = [
@@ -160,12 +160,19 @@ def _site(prefill: str, decode: str, key_name: str, ca: Path | None, insecure: b
         missing.append(f"--api-key-env {key_name}: this variable is not set, or its value cannot be a header")
     if missing:
         raise SettingsError(missing)
-    urls = {
-        role: base_url_of(url).removesuffix("/v1") for role, url in ((Role.PREFILL, prefill), (Role.DECODE, decode))
-    }
+    urls = {Role.PREFILL: _url(prefill, "--prefill"), Role.DECODE: _url(decode, "--decode")}
     if urls[Role.PREFILL] == urls[Role.DECODE]:
         raise SettingsError(["--decode: the same worker as --prefill; name two"])
     return Site(urls=urls, key=key, verify=verify_of(ca, insecure))
+
+
+def _url(text: str, option: str) -> str:
+    from kvfence.probe.door import base_url_of
+
+    try:
+        return base_url_of(text).removesuffix("/v1")
+    except SettingsError as error:
+        raise SettingsError([each.replace("--base-url", option) for each in error.problems]) from error
 
 
 def _with_site(run: "Run", model: str, timeout_s: float) -> "Run":

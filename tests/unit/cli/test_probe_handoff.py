@@ -107,7 +107,7 @@ def test_what_needs_leave_or_cannot_be_is_said_before_a_request(run: Run, given:
     [
         (["--prefill", "http://127.0.0.1:9"], "--decode"),
         (["--prefill", "http://127.0.0.1:9", "--decode", "http://127.0.0.1:9/v1"], "same worker"),
-        (["--prefill", "127.0.0.1:9", "--decode", "http://127.0.0.1:8"], "http://HOST:PORT"),
+        (["--prefill", "127.0.0.1:9", "--decode", "http://127.0.0.1:8"], "--prefill: write http://HOST:PORT"),
     ],
 )
 def test_two_workers_are_named(run: Run, urls: list[str], said: str) -> None:
