@@ -1,6 +1,9 @@
 """The kernel gives the host's sums bit for bit. Under Triton's interpreter: `make test-digest` fetches Triton."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,18 @@ pytest.importorskip("triton", reason="no Triton here: `make test-digest` fetches
 torch = pytest.importorskip("torch")
 kernel = pytest.importorskip("kvfence.guard.digest_kernel")
 pytestmark = pytest.mark.digest
+
+
+COMPILE = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from kvfence.guard.digest_kernel import _weigh
+
+kinds = {"words": "*i32", "row_words": "i64", "num_words": "i32", "span": ("*i64", "i32"), "sums": "*i64"}
+for target, made in ((("cuda", 80, 32), "cubin"), (("cuda", 90, 32), "cubin"), (("hip", "gfx942", 64), "hsaco")):
+    code = compile(ASTSource(_weigh, kinds, {}), target=GPUTarget(*target)).asm
+    print(target[1], len(code[made]) > 0)
+"""
 
 
 @pytest.mark.parametrize("num_words", [1, 2, 1023, 1024, 1025, 2500])
@@ -44,3 +59,13 @@ def test_no_pages_have_no_sums() -> None:
     """No program is started for nothing."""
     empty = torch.empty(0, dtype=torch.int64)
     assert kernel.kernel_sums(torch.zeros((2, 4), dtype=torch.int32), empty).shape == (0, 2)
+
+
+def test_the_compiler_takes_it(tmp_path: Path) -> None:
+    """Triton makes machine code of it for two of NVIDIA's generations and one of AMD's, without such a processor."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=110, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert done.stdout.splitlines() == ["80 True", "90 True", "gfx942 True"]
