@@ -11,8 +11,8 @@ from kvfence.probe.handoff.canary import Canary, Scribe
 from kvfence.probe.handoff.pair import Pair, Role
 from kvfence.probe.handoff.trial import Tried
 
-ANSWER_TOKENS = 32
-"""Room for a line and a half."""
+ANSWER_TOKENS = 24
+"""Room for two lines: the first may come out in part."""
 
 
 class Lengths(Struct, frozen=True, kw_only=True):

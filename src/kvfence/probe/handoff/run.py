@@ -187,8 +187,12 @@ async def _case(run: Run, bench: Bench, case: Case, before: Sequence[Found]) -> 
 
 
 def _is_sound(before: Sequence[Found], run: Run) -> bool:
-    """Was every honest hand-off answered with its prompt's own answer?"""
-    return all(each.answer is Answer.CORRECT for each in before if each.case in HONEST[run.engine])
+    """Was each honest hand-off answered with its prompt's own answer, and no try of one refused or answered wrongly?
+
+    A try in which the model did not repeat its marker says nothing of the pair.
+    """
+    honest = [{seen.answer for seen in each.tries} for each in before if each.case in HONEST[run.engine]]
+    return all(Answer.CORRECT in seen and seen <= {Answer.CORRECT, Answer.UNKNOWN} for seen in honest)
 
 
 def _untold(why: str) -> Seen:

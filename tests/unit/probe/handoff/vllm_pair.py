@@ -16,7 +16,7 @@ from tests.unit.probe.fakes import Fake, Seen, Wire
 
 BLOCK = 32
 NUM_BLOCKS = 12
-LEASE_S = 0.2
+LEASE_S = 1.0
 
 _PIECE = re.compile(r"- |-|\n|[^\s-]+| ")
 
