@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvfence.cli.exits import ExitCode
-from kvfence.cli.probe_handoff import EPILOGUE as HANDOFF_EPILOGUE
-from kvfence.cli.probe_handoff import handoff
+from kvfence.cli.probe_handoff import app as handoff
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
 from kvfence.cli.render import print_error, print_note
@@ -58,7 +57,7 @@ def probe() -> None:
     """Does an endpoint answer one caller with another's text? Asks it, through the front door."""
 
 
-app.command("handoff", epilog=HANDOFF_EPILOGUE)(handoff)
+app.registered_commands += handoff.registered_commands
 
 Keys = Annotated[
     list[str] | None,

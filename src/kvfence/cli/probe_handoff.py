@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kvfence.probe.handoff.report import Document
     from kvfence.probe.handoff.run import Engine, Record, Run
 
+app = typer.Typer()
+
 EPILOGUE = """
 Only ask a pair that is yours and that serves nobody else: a case may read what a block held last.
 
@@ -39,30 +41,42 @@ Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certific
 Keep = Annotated[bool, typer.Option("--keep-evidence", help="Keep texts that leaked; default: digests and lengths.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 
+Forged = Annotated[
+    bool,
+    typer.Option("--forged-reference", help="One tenant's prompt with the other's hand-off."),
+]
+Poisoned = Annotated[
+    bool,
+    typer.Option("--poisoned-prefix", help="That prompt again, honestly: what has the prefix cache kept?"),
+]
+TooMany = Annotated[
+    bool,
+    typer.Option("--one-block-too-many", help="Prefill computes a block more."),
+]
+TooFew = Annotated[
+    bool,
+    typer.Option("--one-block-too-few", help="A block less. May end the engine: needs --allow-crash."),
+]
+RefusedPrompt = Annotated[
+    bool,
+    typer.Option("--refused-prompt", help="SGLang: a prompt that prefill alone refuses."),
+]
 
+
+@app.command("handoff", epilog=EPILOGUE)
 def handoff(
     engine: Annotated[str, typer.Option(help="vllm (NixlConnector) or sglang.")] = "vllm",
     prefill: Annotated[str, typer.Option(metavar="URL", help="The prefill worker itself, not a proxy.")] = "",
     decode: Annotated[str, typer.Option(metavar="URL", help="The decode worker itself.")] = "",
     short_count: Annotated[bool, typer.Option("--short-count", help="Prefill computes one token.")] = False,
     stale_lease: Annotated[bool, typer.Option("--stale-lease", help="Decode comes after the lease.")] = False,
-    forged_reference: Annotated[
-        bool, typer.Option("--forged-reference", help="One tenant's prompt with the other's hand-off.")
-    ] = False,
-    poisoned_prefix: Annotated[
-        bool, typer.Option("--poisoned-prefix", help="That prompt again, honestly: what has the prefix cache kept?")
-    ] = False,
-    one_block_too_many: Annotated[
-        bool, typer.Option("--one-block-too-many", help="Prefill computes a block more.")
-    ] = False,
-    one_block_too_few: Annotated[
-        bool, typer.Option("--one-block-too-few", help="A block less. May end the engine: needs --allow-crash.")
-    ] = False,
+    forged_reference: Forged = False,
+    poisoned_prefix: Poisoned = False,
+    one_block_too_many: TooMany = False,
+    one_block_too_few: TooFew = False,
     replayed: Annotated[bool, typer.Option("--replayed", help="One hand-off twice.")] = False,
     unknown_block: Annotated[bool, typer.Option("--unknown-block", help="Blocks that do not exist.")] = False,
-    refused_prompt: Annotated[
-        bool, typer.Option("--refused-prompt", help="SGLang: a prompt that prefill alone refuses.")
-    ] = False,
+    refused_prompt: RefusedPrompt = False,
     every: Annotated[bool, typer.Option("--all", help="Every case that is not to end the engine.")] = False,
     allow_crash: Annotated[bool, typer.Option("--allow-crash", help="Cases that may end decode, too.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the cases, and end.")] = False,

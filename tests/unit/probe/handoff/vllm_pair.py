@@ -15,7 +15,7 @@ from msgspec import Struct
 from tests.unit.probe.fakes import Fake, Seen, Wire
 
 BLOCK = 32
-NUM_BLOCKS = 12
+NUM_BLOCKS = 64
 LEASE_S = 1.0
 
 _PIECE = re.compile(r"- |-|\n|[^\s-]+| ")
