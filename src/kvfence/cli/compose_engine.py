@@ -16,7 +16,7 @@ from kvfence.core.settings import Settings
 from kvfence.engines.dialect import Dialect
 from kvfence.engines.dispatcher import EngineDispatcher, EngineNumbers
 from kvfence.engines.door import open_client
-from kvfence.engines.fleet import Fleet
+from kvfence.engines.fleet import Fleet, Sample
 from kvfence.engines.sglang import SglangDialect
 from kvfence.engines.vllm import VllmDialect
 from kvfence.evidence.fetch import checked
@@ -37,6 +37,10 @@ OWN_KEYS = frozenset(
     }
 )
 """What is set for our own workers, and means nothing before others."""
+
+
+SAMPLE = "Straße 12, 345 \u2014 \u4f60\u597d!\n\tdef f(x): return x"
+"""Words, digits, scripts and spaces that tokenizers cut differently."""
 
 
 class RunningFront(Struct, frozen=True):
@@ -90,16 +94,17 @@ async def running_front(settings: Settings, registry: KeyRegistry, checkpoint: P
         SettingsError: the port is taken, or the key file is unreadable.
         ModelError: the checkpoint's tokenizer cannot be read.
     """
-    name = settings.model.name or checkpoint.name
+    name, key = settings.model.name or checkpoint.name, _read_key(settings.engine.key_file)
+    tokenizer = await asyncio.to_thread(load_tokenizer, checkpoint, runs_here=False)
+    sample = Sample(SAMPLE, tokenizer.encode(SAMPLE, len(SAMPLE) * 4))
     log = open_log(settings.telemetry.log_format)
     tracing = open_tracing(settings.telemetry.otel, name, log)
     listener = bind(settings.server.host, settings.server.port)
     dialect = DIALECTS[settings.engine.kind]()
-    http = open_client(_read_key(settings.engine.key_file))
-    fleet = Fleet(dialect, http, {"prefill": settings.engine.prefill, "decode": settings.engine.decode})
+    http = open_client(key)
+    fleet = Fleet(dialect, http, {"prefill": settings.engine.prefill, "decode": settings.engine.decode}, sample)
     dispatcher = EngineDispatcher(fleet, dialect, http, settings.limits)
     try:
-        tokenizer = await asyncio.to_thread(load_tokenizer, checkpoint, runs_here=False)
         await fleet.start()
         deps = GatewayDeps(
             generations=dispatcher,

@@ -112,6 +112,6 @@ class Dialect(Protocol):
         """Word decode's leg, which is streamed. ``said``: None where both are asked at once."""
         ...
 
-    def reader(self) -> Reader:
+    def reader(self, order: Order) -> Reader:
         """Begin to read decode's stream."""
         ...

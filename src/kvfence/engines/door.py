@@ -15,6 +15,8 @@ from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EngineWords
 
 CONNECT_TIMEOUT_S = 5.0
+KEPT_S = 2.0
+"""An idle connection is used again so long: the engines close theirs after 5 s, and one that closes looks lost."""
 WORDS_CHARS_MAX = 2000
 _JSON = {"content-type": "application/json"}
 
@@ -32,7 +34,7 @@ class Reply(Struct, frozen=True):
 def open_client(key: str = "") -> httpx.AsyncClient:
     """Open a client that follows no redirects and no proxies; how long an answer may take is the asker's deadline."""
     timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEPT_S)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, trust_env=False)
 

@@ -7,19 +7,20 @@ may have changed with a restart. Not for: speaking to it (``dialect.py``).
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NewType
 from urllib.parse import urlsplit
 
 import httpx
-from msgspec import Struct
+from msgspec import DecodeError, Struct, ValidationError, json
 
 from kvfence.core.errors import EvidenceError, RemoteProtocolError
 from kvfence.core.ids import Incarnation
 from kvfence.core.request import Request
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Dialect, Pair, Spot
+from kvfence.engines.dialect import Call, Dialect, Pair, Spot
+from kvfence.engines.door import post
 from kvfence.engines.measured import Measured, smallest, sums
 from kvfence.protocol.admission import Capacity, Fit
 from kvfence.protocol.routing import Need, WorkerLoad, place
@@ -29,6 +30,13 @@ LOOK_EVERY_S = 5.0
 LOOK_AGAIN_S = 1.0
 LOOK_TIMEOUT_S = 10.0
 """Both engines answer from beside their model's loop; one that takes longer is not one to wait for."""
+
+TOKENIZE = "/tokenize"
+
+
+class _Tokens(Struct):
+    tokens: list[int]
+
 
 WorkerName = NewType("WorkerName", str)
 
@@ -51,11 +59,24 @@ class Worker(Struct):
         return not self.problem
 
 
-class Fleet:
-    """All workers of both roles. Owner: one event loop."""
+class Sample(Struct, frozen=True):
+    """A text and its tokens by the gateway's tokenizer; workers are asked for theirs."""
 
-    def __init__(self, dialect: Dialect, http: httpx.AsyncClient, urls: dict[Role, Sequence[str]]) -> None:
-        self._dialect, self._http = dialect, http
+    text: str
+    token_ids: Sequence[int]
+
+
+class Fleet:
+    """All workers of both roles. ``sample``: None: tokenizers are not compared. Owner: one event loop."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        http: httpx.AsyncClient,
+        urls: Mapping[Role, Sequence[str]],
+        sample: Sample | None = None,
+    ) -> None:
+        self._dialect, self._http, self._sample = dialect, http, sample
         self._workers = {
             name: Worker(name, role, url.rstrip("/"))
             for role, each in urls.items()
@@ -91,7 +112,10 @@ class Fleet:
         problem = ""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                worker.measured = await self._dialect.look(self._http, worker.url, worker.role)
+                measured = await self._dialect.look(self._http, worker.url, worker.role)
+                if worker.measured is None and self._sample is not None:
+                    await self._compare(worker, measured.model, self._sample)
+                worker.measured = measured
         except EvidenceError as error:
             problem, worker.measured = str(error), None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -101,6 +125,21 @@ class Fleet:
         if problem and worker.healthy:
             self.note_lost(worker.name, problem)
         worker.problem = problem
+
+    async def _compare(self, worker: Worker, model: str, sample: Sample) -> None:
+        """Refuse a worker that reads token ids otherwise than the gateway writes them; one that cannot say is taken.
+
+        Raises:
+            EvidenceError: its tokenizer gives other tokens.
+        """
+        body = {"model": model, "prompt": sample.text, "add_special_tokens": False}
+        reply = await post(self._http, Call(worker.url + TOKENIZE, json.encode(body)))
+        try:
+            tokens = json.decode(reply.body, type=_Tokens).tokens if reply.status == 200 else None
+        except (DecodeError, ValidationError):
+            tokens = None
+        if tokens is not None and tokens != list(sample.token_ids):
+            raise EvidenceError("its tokenizer is not that of --model: it would read other words than were asked")
 
     def note_lost(self, name: str, problem: str = "did not answer a request") -> None:
         """Give a worker nothing until it was looked at again."""

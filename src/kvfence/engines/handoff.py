@@ -19,7 +19,7 @@ import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvfence.engines.dialect import Call, Dialect, Heard, Order, Pair, Reader, Said
+from kvfence.engines.dialect import Call, Dialect, Heard, Order, Pair, Said
 from kvfence.engines.door import Ending, Reply, ending_of, ending_of_reply, events, post
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import TokensOut
@@ -111,7 +111,7 @@ class Handoff:
 
     async def _at_once(self, pair: Pair, order: Order, listener: Listener) -> Outcome:
         prefill = asyncio.create_task(self._ask(self._dialect.prefill_call(pair, order)))
-        decode = asyncio.create_task(self._listen(self._dialect.decode_call(pair, order, None), listener))
+        decode = asyncio.create_task(self._listen(pair, order, None, listener))
         rest: tuple[asyncio.Task[object], ...] = ()
         try:
             await asyncio.wait((prefill, decode), return_when=asyncio.FIRST_COMPLETED)
@@ -141,7 +141,7 @@ class Handoff:
         ending = self._judge(said, order, listener)
         if ending is not None or isinstance(said, Ending):
             return Outcome(ending or BROKE_OFF, _lost(pair.prefill.name, ending or BROKE_OFF))
-        decode = asyncio.create_task(self._listen(self._dialect.decode_call(pair, order, said), listener))
+        decode = asyncio.create_task(self._listen(pair, order, said, listener))
         try:
             await listener.begun.wait()
             return await self._follow(decode, pair)
@@ -182,8 +182,8 @@ class Handoff:
         reply = await post(self._http, call)
         return self._dialect.read_prefill(reply.body) if reply.status == 200 else ending_of_reply(reply)
 
-    async def _listen(self, call: Call, listener: Listener) -> Ending:
-        read: Reader = self._dialect.reader()
+    async def _listen(self, pair: Pair, order: Order, said: Said | None, listener: Listener) -> Ending:
+        call, read = self._dialect.decode_call(pair, order, said), self._dialect.reader(order)
         try:
             async with aclosing(events(self._http, call)) as stream:
                 async for data in stream:

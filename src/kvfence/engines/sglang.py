@@ -123,7 +123,7 @@ class SglangDialect:
             return Said(meta.prompt_tokens, first, reason=EndReason.TRANSFER_FAILED, words=_words(finish))
         return Said(meta.prompt_tokens, first, meta.cached_tokens)
 
-    def reader(self) -> Reader:
+    def reader(self, order: Order) -> Reader:  # noqa: ARG002 - every event has what is read
         """Read events whose tokens are all so far, or only the new ones, as the server was started."""
         return _Stream().read
 
@@ -147,6 +147,8 @@ class _Stream:
         num_new = meta.completion_tokens - self._num_read
         self._num_read = meta.completion_tokens
         tokens = _tokens(answer, num_new) if num_new > 0 else None
+        if tokens is not None and len(tokens.token_ids) != num_new:
+            return Heard(reason=EndReason.TRANSFER_FAILED)
         if finish is None:
             return Heard(meta.prompt_tokens, tokens)
         if finish.type not in _REASONS:

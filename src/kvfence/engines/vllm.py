@@ -3,6 +3,7 @@
 Source: ``entrypoints/openai/completion`` and ``kv_connector/v1/nixl`` of 0.29 to 0.32.
 """
 
+from functools import partial
 from typing import Any
 
 import httpx
@@ -127,12 +128,12 @@ class VllmDialect:
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details is not None else 0
         return Said(num_prompt, None, cached or 0, Raw(json.encode(params)) if params else None)
 
-    def reader(self) -> Reader:
+    def reader(self, order: Order) -> Reader:
         """Read events, each with its own tokens."""
-        return _read
+        return partial(_read, num_top=order.request.sampling.logprobs or 0)
 
 
-def _read(data: bytes) -> Heard:
+def _read(data: bytes, *, num_top: int) -> Heard:
     try:
         answer = json.decode(data, type=_Answer)
     except (DecodeError, ValidationError):
@@ -144,20 +145,27 @@ def _read(data: bytes) -> Heard:
     if not answer.choices:
         return Heard(num_prompt)
     choice = answer.choices[0]
-    tokens = TokensOut(tuple(choice.token_ids), _logprobs(choice.logprobs)) if choice.token_ids else None
+    tokens = TokensOut(tuple(choice.token_ids), _logprobs(choice.logprobs, num_top)) if choice.token_ids else None
     if choice.finish_reason is None:
         return Heard(num_prompt, tokens)
     return Heard(num_prompt, tokens, _REASONS.get(choice.finish_reason, EndReason.TRANSFER_FAILED))
 
 
-def _logprobs(said: _Logprobs | None) -> tuple[TokenLogprob, ...]:
+def _logprobs(said: _Logprobs | None, num_top: int) -> tuple[TokenLogprob, ...]:
     if said is None:
         return ()
     tops = said.top_logprobs or [None] * len(said.token_logprobs)
     return tuple(
-        TokenLogprob(value or 0.0, [(int(name.removeprefix(_TOKEN_NAME)), at) for name, at in (top or {}).items()])
+        TokenLogprob(value or 0.0, _likeliest(top or {}, num_top))
         for value, top in zip(said.token_logprobs, tops, strict=False)
     )
+
+
+def _likeliest(top: dict[str, float], num_top: int) -> list[tuple[int, float]]:
+    """Give as many as were asked for: the engine adds the token that was chosen."""
+    named = ((name.removeprefix(_TOKEN_NAME), at) for name, at in top.items())
+    found = [(int(name), at) for name, at in named if name.isdecimal()]
+    return sorted(found, key=lambda each: -each[1])[:num_top]
 
 
 def _pool(text: str) -> tuple[int, int]:

@@ -47,6 +47,7 @@ class Script:
         self.count: int | None = None
         self.moved: int | None = None
         self.gives_params = True
+        self.reads: list[int] | None = None
 
     def note(self, body: dict[str, Any]) -> None:
         self.bodies.append(body)
@@ -69,6 +70,15 @@ class Rooms:
 
     def meeting(self, room: int) -> asyncio.Event:
         return self.met.setdefault(room, asyncio.Event())
+
+
+def tokenize_route(script: Script) -> Route:
+    """Say how a worker reads a text: as the script says, or not at all."""
+
+    async def tokenize(_: Request) -> Response:
+        return JSONResponse({"tokens": script.reads, "count": 3, "max_model_len": 8192}, 200 if script.reads else 404)
+
+    return Route("/tokenize", tokenize, methods=["POST"])
 
 
 async def watch(request: Request, script: Script, state: Callable[[], str]) -> None:
@@ -174,7 +184,7 @@ class SglangFake:
     def app(self) -> Starlette:
         generate = self.prefill if self.script.role == "prefill" else self.decode
         routes = [Route("/server_info", self.info), Route("/generate", generate, methods=["POST"])]
-        return Starlette(routes=routes)
+        return Starlette(routes=[*routes, tokenize_route(self.script)])
 
 
 # ---- vLLM ------------------------------------------------------------------------------------------------------------
@@ -271,7 +281,7 @@ class VllmFake:
             Route("/metrics", self.metrics),
             Route("/v1/completions", generate, methods=["POST"]),
         ]
-        return Starlette(routes=routes)
+        return Starlette(routes=[*routes, tokenize_route(self.script)])
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.limits import Limits
 from kvfence.core.settings import Role
 from kvfence.engines.dialect import Order, Pair, Said
-from kvfence.engines.fleet import Fleet
+from kvfence.engines.fleet import Fleet, Sample
 from kvfence.engines.handoff import GONE, Handoff, Listener, Outcome
 from kvfence.engines.measured import Measured
 from kvfence.engines.sglang import SglangDialect
@@ -154,7 +154,7 @@ class Patient(Handoff):
     """The guard away: decode's leg is waited for first, as the engine's own router does."""
 
     async def _at_once(self, pair: Pair, order: Order, listener: Listener) -> Outcome:
-        decode = asyncio.create_task(self._listen(self._dialect.decode_call(pair, order, None), listener))
+        decode = asyncio.create_task(self._listen(pair, order, None, listener))
         prefill = asyncio.create_task(self._ask(self._dialect.prefill_call(pair, order)))
         try:
             await decode
@@ -303,6 +303,17 @@ async def test_a_url_of_the_other_role_gets_nothing(decode: Script) -> None:
         answer = await complete(site)
     assert "its --disaggregation-mode is decode, not prefill" in problems[0]
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
+
+
+async def test_a_worker_with_another_tokenizer_gets_nothing(prefill: Script, decode: Script) -> None:
+    """It would read other words; one that cannot say how it reads is taken."""
+    decode.reads = [1, 2]
+    for reads, problem in (([1, 2], []), ([1, 3], ["its tokenizer is not that of --model"]), (None, [])):
+        prefill.reads = reads
+        build = Build([prefill], [decode], SglangDialect(), sample=Sample("text", (1, 2)))
+        async with standing(build) as site:
+            found = site.dispatcher.fleet.problems()
+        assert [each.partition(": ")[2].partition(":")[0] for each in found] == problem
 
 
 # ---- tenants
