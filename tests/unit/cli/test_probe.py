@@ -13,33 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
-from tests.unit.probe.fakes import Fake, Handler, Model, Seen, Wire
+from tests.unit.probe.fakes import Fake, Handler, Model, Seen, Wire, in_thread
 
 
 @contextmanager
 def served(model: Handler) -> Iterator[Fake]:
     """A fake in a thread of its own: the command line runs a loop itself."""
-    fake, ready, over = Fake(model), threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with fake:
-            ready.set()
-            await over.wait()
-        waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in waiting:
-            each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(10)
+    fake = Fake(model)
+    with in_thread(fake):
         yield fake
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join(10)
-        loop.close()
 
 
 def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(run: Run) -> None:

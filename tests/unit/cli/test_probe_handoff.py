@@ -1,8 +1,6 @@
 """``kvfence probe handoff`` on the command line: what it says before it sends, what it needs leave for, its codes."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,34 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run
+from tests.unit.probe.fakes import in_thread
 from tests.unit.probe.handoff.vllm_pair import GUARDED, VllmPair, running
 
 
 @contextmanager
 def served(pair: VllmPair) -> Iterator[tuple[str, ...]]:
     """Serve a pair in a thread of its own; give the options that name it."""
-    ready, over = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with running(pair):
-            ready.set()
-            await over.wait()
-        waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in waiting:
-            each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert ready.wait(10)
+    with in_thread(running(pair)):
         prefill, decode = pair.urls
         yield ("probe", "handoff", "--engine", "vllm", "--prefill", prefill, "--decode", decode, "--lease-s", "1")
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join(10)
-        loop.close()
 
 
 def test_a_dry_run_says_what_a_case_may_do_and_sends_nothing(run: Run) -> None:

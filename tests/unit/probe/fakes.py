@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import h11
@@ -118,6 +120,32 @@ class Fake:
         self.seen.append(seen)
         await self._handler(seen, Wire(connection, writer))
         return connection.our_state is h11.DONE
+
+
+@contextmanager
+def in_thread(servers: AbstractAsyncContextManager[Any]) -> Iterator[None]:
+    """Serve in a thread of its own, with a loop of its own."""
+    ready, over = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with servers:
+            ready.set()
+            await over.wait()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+        loop.close()
 
 
 def door_to(fake: Fake, api: Api | None = Api.COMPLETIONS, **more: Any) -> Door:

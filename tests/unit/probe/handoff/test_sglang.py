@@ -17,12 +17,6 @@ async def probed(pair: SglangPair) -> Record:
         return await probe(Run(engine=Engine.SGLANG, site=site, cases=CASES[Engine.SGLANG], seed=5, tries=1))
 
 
-@pytest.fixture(autouse=True)
-def _dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fakes need no time to be found dead."""
-    monkeypatch.setattr("kvfence.probe.handoff.run.DYING_S", 0.0)
-
-
 @pytest.mark.parametrize(
     ("release", "answer", "status"),
     [

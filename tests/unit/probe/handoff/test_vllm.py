@@ -17,12 +17,6 @@ BY_NAME = {case.name: case for case in ALL}
 LEAKS = ("short-count", "stale-lease", "forged-reference", "poisoned-prefix", "one-block-too-many", "replayed")
 
 
-@pytest.fixture(autouse=True)
-def _dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fakes need no time to be found dead."""
-    monkeypatch.setattr("kvfence.probe.handoff.run.DYING_S", 0.0)
-
-
 async def probed(pair: VllmPair, names: Sequence[str] = (), then: Sequence[str] = (), **more: int) -> Record:
     """Run some cases, all where none is named, and others after them."""
     async with running(pair):
