@@ -14,6 +14,9 @@ from kvfence.models.bundled import embedded_model
 
 RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
 
+SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "20"}
+"""The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
+
 Running = Callable[..., AbstractContextManager[Pair]]
 
 
@@ -29,7 +32,7 @@ def site() -> Site:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
-    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": secrets.token_hex(32)}
+    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": secrets.token_hex(32), **SHORT_WAITS}
     logs = tmp_path_factory.mktemp("guarded")
     with running(replace(site, guard=guard), RELEASE, Sizes(), logs) as pair:
         yield pair

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -55,12 +56,17 @@ class Site(Struct, frozen=True):
 
 
 class Pair(Struct, frozen=True):
-    """A running pair: URLs of the front door and of both roles, and where their logs are."""
+    """A running pair: URLs of the front door and of both roles, and where their logs are.
+
+    ``meeting``: the port where the roles meet. ``groups``: each role's process group.
+    """
 
     url: str
     prefill: str
     decode: str
     logs: Path
+    meeting: int
+    groups: Mapping[str, int]
 
 
 def free_ports(number: int) -> list[int]:
@@ -143,7 +149,8 @@ def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair
         wait_until_ready(processes, [f"{url}/health" for url in urls[1:]], logs)
         start("router", router_command(site, ports))
         wait_until_ready(processes, [f"{urls[0]}/v1/models"], logs)
-        yield Pair(*urls, logs)
+        groups = {"prefill": processes[0].pid, "decode": processes[1].pid}
+        yield Pair(*urls, logs, meeting, groups)
     finally:
         end(processes)
 
@@ -193,6 +200,17 @@ def ask(pair: Pair, content: str, max_tokens: int, timeout_s: float = 600) -> ht
         "max_tokens": max_tokens,
     }
     return httpx.post(f"{pair.url}/v1/chat/completions", json=body, timeout=timeout_s, trust_env=False)
+
+
+def ask_both(pair: Pair, room: int, prefill: dict[str, object], decode: dict[str, object]) -> list[httpx.Response]:
+    """Ask both roles themselves in one room, each its own question; give prefill's answer and decode's."""
+    meeting = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pair.meeting, "bootstrap_room": room}
+
+    def one(url: str, body: dict[str, object]) -> httpx.Response:
+        return httpx.post(f"{url}/generate", json={**body, **meeting}, timeout=600, trust_env=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, (pair.prefill, pair.decode), (prefill, decode)))
 
 
 def main() -> None:
