@@ -193,6 +193,7 @@ class AtDecode:
     def decode_releases(self, original: Any, req: Any, *given: Any, **named: Any) -> Any:
         """Pages that were offered and not adopted are not given back before it is proven that nobody writes there."""
         room = req.bootstrap_room
+        self._wiring.at_pool.given_up(req)
         if self.state is None or room is None or not self._enforces:
             return original(req, *given, **named)
         owed = self.state.take_owed(str(req.rid), int(room))
@@ -231,7 +232,7 @@ class AtDecode:
 
     def decode_holds(self, original: Any, *given: Any, **named: Any) -> Any:
         """Held pages are out of the pool by intent, so that the engine does not take them for lost."""
-        return bool(self.quarantine.held) or original(*given, **named)
+        return bool(self.quarantine.held or self._wiring.at_pool.num_banned) or original(*given, **named)
 
     def decode_turns(self, _result: Any, queue: Any, *_given: Any, **_named: Any) -> None:
         """Once a turn of the scheduler: ask for what is held, and give back what is proven quiet on every rank."""

@@ -146,6 +146,15 @@ class AtPrefill:
                 original(manager, address, self._wiring.frames(promise), *given, **named)
         return original(manager, address, parts, *given, **named)
 
+    def lose(self, room: int, reason: str) -> None:
+        """A room's pages are not what they were granted for: nothing of it is sent, and decode is told."""
+        if self.state is None or not room:
+            return
+        refused = RefusedAtPrefill(room, HTTPStatus.BAD_GATEWAY, reason)
+        for endpoint in self.state.refuse(refused):
+            self._wiring.send(endpoint, refused)
+        self._wiring.fail(room, reason)
+
     def sender_cleared(self, _result: Any, sender: Any, *_given: Any, **_named: Any) -> None:
         """The engine is done with a room at prefill."""
         if self.state is not None:

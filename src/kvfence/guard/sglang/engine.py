@@ -15,6 +15,9 @@ class Engine(Protocol):
     def prepare_abort(self, req: Any, message: str, status: int) -> None:
         """End a request with an error for its client."""
 
+    def finish_abort(self, req: Any, message: str) -> None:
+        """End a running request with an error: the token of the pass under way does not count."""
+
     def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
         """Give which flags hold on every rank of a group."""
 
@@ -48,6 +51,16 @@ class SGLang:
         from sglang.srt.disaggregation.utils import prepare_abort  # type: ignore[import-not-found, unused-ignore]
 
         prepare_abort(req, message, status_code=HTTPStatus(status))
+
+    def finish_abort(self, req: Any, message: str) -> None:
+        """End a running request with an error: the token of the pass under way does not count."""
+        from http import HTTPStatus
+
+        from sglang.srt.managers.schedule_batch import (  # type: ignore[import-not-found, unused-ignore]
+            FINISH_ABORT,
+        )
+
+        req.to_finish = FINISH_ABORT(message, HTTPStatus.BAD_GATEWAY)
 
     def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
         """Give which flags hold on every rank of a group, by the vote that SGLang takes on its transfers."""

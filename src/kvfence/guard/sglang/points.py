@@ -14,6 +14,9 @@ _COMMON = f"{_DISAGG}.common.conn"
 _MOONCAKE = f"{_DISAGG}.mooncake.conn"
 _DECODE = f"{_DISAGG}.decode"
 _QUEUE = f"{_DECODE}.DecodeTransferQueue"
+_TOKEN = "sglang.srt.mem_cache.allocator.token.TokenToKVPoolAllocator"
+_PAGED = "sglang.srt.mem_cache.allocator.paged.PagedTokenToKVPoolAllocator"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 POINTS = (
     Point("manager-made", (f"{_COMMON}.CommonKVManager.__init__",), "after"),
@@ -34,6 +37,17 @@ POINTS = (
     Point("decode-turns", (f"{_QUEUE}.resolve_deferred_releases",), "after"),
     Point("decode-holds", (f"{_QUEUE}.has_pending_deferred_releases",)),
     Point("row-freed", (f"{_DISAGG}.utils.ReqToMetadataIdxAllocator.free",)),
+    Point("token-grants", (f"{_TOKEN}.alloc",), "after"),
+    Point("token-frees", (f"{_TOKEN}.free",)),
+    Point("token-clears", (f"{_TOKEN}.clear",), "after"),
+    Point("paged-grants", (f"{_PAGED}.alloc",), "after"),
+    Point("paged-extends", (f"{_PAGED}.alloc_extend",), "after"),
+    Point("paged-decodes", (f"{_PAGED}.alloc_decode",), "after"),
+    Point("paged-frees", (f"{_PAGED}._release_page_ids",)),
+    Point("paged-clears", (f"{_PAGED}.clear",), "after"),
+    Point("roles-made", (f"{_SCHEDULER}.init_disaggregation",), "after"),
+    Point("pass-begins", (f"{_SCHEDULER}.run_batch",), "before"),
+    Point("pass-ends", (f"{_SCHEDULER}.process_batch_result",), "before"),
 )
 
 

@@ -33,6 +33,9 @@ class Tally:
         self._rebuilt = Counter(
             "kvfence:guard_sessions_rebuilt", "Receiving sessions made new.", ["role"], registry=registry
         )
+        self._checked = Counter(
+            "kvfence:guard_pages_checked", "Pages compared with their grants.", ["role"], registry=registry
+        )
         active = Gauge(
             "kvfence:guard_active",
             "1: the guard is on.",
@@ -60,3 +63,7 @@ class Tally:
     def rebuilt(self) -> None:
         """Count a receiving session made new."""
         self._rebuilt.labels(self._role).inc()
+
+    def checked(self, num_pages: int) -> None:
+        """Count comparisons of pages with their grants."""
+        self._checked.labels(self._role).inc(num_pages)

@@ -1,8 +1,8 @@
 """The guard of one scheduler process: which role it has, what both roles share, and which hook stands at which point.
 
-The hooks themselves are named after their points (``points.py``): ``at_prefill.py``, ``at_decode.py``. They translate
-between SGLang's calls and the guard's memory; no decision is taken there. In ``observe`` nothing that the engine does
-is changed.
+The hooks themselves are named after their points (``points.py``): ``at_prefill.py``, ``at_decode.py``, ``at_pool.py``.
+They translate between SGLang's calls and the guard's memory; no decision is taken there. In ``observe`` nothing that
+the engine does is changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import Message, seal, unseal
 from kvfence.guard.settings import GuardSettings
 from kvfence.guard.sglang.at_decode import AtDecode
+from kvfence.guard.sglang.at_pool import AtPool
 from kvfence.guard.sglang.at_prefill import AtPrefill
 from kvfence.guard.sglang.decode import DecodeState
 from kvfence.guard.sglang.engine import Engine, SGLang
@@ -38,13 +39,14 @@ class Wiring:
         self.manager: Any = None
         self.at_prefill = AtPrefill(self)
         self.at_decode = AtDecode(self)
+        self.at_pool = AtPool(self)
         self._hooked: Sequence[str] = ()
         self._tally: Tally | None = None
 
     def hook(self, key: str) -> Callable[..., Any]:
         """Give the hook of a point."""
         name = key.replace("-", "_")
-        holder = next(each for each in (self, self.at_prefill, self.at_decode) if hasattr(each, name))
+        holder = next(each for each in (self, self.at_prefill, self.at_decode, self.at_pool) if hasattr(each, name))
         hook: Callable[..., Any] = getattr(holder, name)
         return hook
 
@@ -69,6 +71,11 @@ class Wiring:
         else:
             self.at_decode.begin(DecodeState(memory, *limits), memory.num_pages)
         manager.server_socket = ReadSocket(manager.server_socket, self._read)
+
+    @property
+    def has_role(self) -> bool:
+        """Is this process a prefill or a decode rank?"""
+        return self._tally is not None
 
     @property
     def tally(self) -> Tally:

@@ -56,6 +56,10 @@ class StandInEngine:
         """End a request."""
         req.finished_reason = FINISH_ABORT(message, status)
 
+    def finish_abort(self, req: Any, message: str) -> None:
+        """End a running request."""
+        req.to_finish = FINISH_ABORT(message, 502)
+
     def agree(self, flags: Sequence[bool], _group: Any) -> list[bool]:
         """This rank's flags, and those of another rank where a test has set them."""
         return [flag and (self.others[at] if at < len(self.others) else True) for at, flag in enumerate(flags)]
@@ -77,7 +81,7 @@ class Req:
         self.finished_reason: Any = None
         self.return_logprob = False
         self.extend_end = len(self.origin_input_ids)
-        self.told: list[str] = []
+        self.kv = SimpleNamespace(req_pool_idx=None, kv_allocated_len=0)
 
 
 class Memory:

@@ -1,0 +1,147 @@
+"""Whether the pages that a pass reads and writes are still those that were granted for it: tables against serials.
+
+A request's table is its row in the engine's own map from tokens to slots. What a pass adds to it is looked at before
+the pass; of the rest a bounded part, turn by turn. Whenever a page that stands in any table is granted or given back,
+every table is looked at whole before its next pass and before the tokens of the one under way leave. All requests of
+a batch at once; no loop over pages.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from kvfence.guard.sglang.serials import PageIds, Serials
+
+SWEEP_PAGES = 16_384
+"""Looked at in a pass beside what is new."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class Batch(Struct, frozen=True):
+    """What a pass reads and writes: per request its name, its row, and how many of the row's tokens have slots."""
+
+    requests: Sequence[str]
+    rows: Ints
+    num_tokens: Ints
+
+
+class Looked(Struct, frozen=True):
+    """What was found: which requests of the batch have a page that is not theirs, which pages, how many were read."""
+
+    bad: npt.NDArray[np.bool_]
+    pages: PageIds
+    num_pages: int
+
+
+class Tables:
+    """One pool's tables.
+
+    Shapes:
+        slots: [rows, tokens], the engine's own, which it writes to.
+    ``may_change``: the engine replaces pages in a table by equal ones of its cache (prefill's radix cache does).
+    """
+
+    def __init__(self, serials: Serials, slots: npt.NDArray[np.int32], page_size: int, *, may_change: bool) -> None:
+        self._serials, self._slots, self._page_size, self._may_change = serials, slots, page_size, may_change
+        rows, width = len(slots), -(-slots.shape[1] // page_size)
+        self._pages = np.zeros((rows, width), dtype=np.int32)
+        self._expected = np.zeros((rows, width), dtype=np.int64)
+        self._known = np.zeros(rows, dtype=np.int64)
+        self._seen = np.full(rows, -1, dtype=np.int64)
+        self._owners = [""] * rows
+        self._places = np.zeros(len(serials.serial), dtype=np.int64)
+        self._cursor = 0
+        self._last = serials.last
+
+    def look(self, batch: Batch) -> Looked:
+        """Look at a batch's tables before a pass."""
+        for request, row in zip(batch.requests, batch.rows.tolist(), strict=True):
+            if self._owners[row] != request:
+                self.drop(row)
+                self._owners[row] = request
+        ends = -(-batch.num_tokens // self._page_size)
+        for at in np.flatnonzero(self._known[batch.rows] > ends):
+            self._shorten(int(batch.rows[at]), int(ends[at]))
+        bad, wrong, read = self._take_new(batch.rows, ends)
+        stale = self._seen[batch.rows] < self._serials.alarms
+        if stale.any():
+            more = self._compare(batch.rows[stale], ends[stale], 0, int(ends[stale].max(initial=0)))
+            self._seen[batch.rows[stale]] = self._serials.alarms
+            bad[stale] |= more.bad
+        else:
+            more = self._sweep(batch.rows, ends)
+            bad |= more.bad
+        self._last = self._serials.last
+        return Looked(bad, np.concatenate([wrong, more.pages]), read + more.num_pages)
+
+    def look_again(self, batch: Batch) -> Looked | None:
+        """Look at a batch's tables after its pass; None where nothing was granted or given back that stands in one."""
+        return self.look(batch) if (self._seen[batch.rows] < self._serials.alarms).any() else None
+
+    def drop(self, row: int) -> None:
+        """A request's pages are about to be given back."""
+        self._shorten(row, 0)
+        self._owners[row] = ""
+
+    def _shorten(self, row: int, end: int) -> None:
+        np.subtract.at(self._serials.listed, self._pages[row, end : int(self._known[row])], 1)
+        self._known[row] = end
+
+    def _take_new(self, rows: Ints, ends: Ints) -> tuple[npt.NDArray[np.bool_], PageIds, int]:
+        """Take in what stands in the tables behind what is known: granted, and if granted just now, to one alone."""
+        starts = self._known[rows]
+        counts = ends - starts
+        bad = np.zeros(len(rows), dtype=np.bool_)
+        total = int(counts.sum())
+        if not total:
+            return bad, np.zeros(0, dtype=np.int64), 0
+        which = np.repeat(np.arange(len(rows)), counts)
+        columns = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(starts, counts)
+        at = rows[which]
+        pages = self._slots[at, columns * self._page_size] // self._page_size
+        serials = self._serials.serial[pages]
+        self._pages[at, columns], self._expected[at, columns] = pages, serials
+        self._known[rows] = ends
+        np.add.at(self._serials.listed, pages, 1)
+        wrong = (serials <= 0) | self._shared(pages, serials > self._last)
+        bad[which[wrong]] = True
+        return bad, pages[wrong].astype(np.int64), total
+
+    def _shared(self, pages: npt.NDArray[np.int32], fresh: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of the pages that were granted for this pass stand in it twice?"""
+        at = np.flatnonzero(fresh)
+        self._places[pages[at]] = at
+        twice = pages[at][self._places[pages[at]] != at]
+        return np.isin(pages, twice) if len(twice) else np.zeros(len(pages), dtype=np.bool_)
+
+    def _sweep(self, rows: Ints, ends: Ints) -> Looked:
+        width = max(1, SWEEP_PAGES // max(1, len(rows)))
+        longest = int(ends.max(initial=0))
+        start = self._cursor if self._cursor < longest else 0
+        self._cursor = start + width
+        return self._compare(rows, ends, start, min(start + width, longest))
+
+    def _compare(self, rows: Ints, ends: Ints, start: int, end: int) -> Looked:
+        columns = slice(start, end)
+        pages = self._slots[rows, start * self._page_size : end * self._page_size : self._page_size]
+        if self._page_size > 1:
+            pages = pages // self._page_size
+        serials, known = self._serials.serial[pages], self._pages[rows, columns]
+        holds = serials == self._expected[rows, columns]
+        holds &= pages == known
+        inside = np.arange(start, end) < ends[:, None]
+        wrong = inside & ~holds
+        if self._may_change and wrong.any():
+            changed = wrong & (pages != known) & (serials > 0)
+            self._change(rows, np.nonzero(changed), start, pages[changed])
+            wrong &= ~changed
+        return Looked(wrong.any(axis=1), pages[wrong].astype(np.int64), int(inside.sum()))
+
+    def _change(self, rows: Ints, where: tuple[Ints, ...], start: int, pages: npt.NDArray[np.int32]) -> None:
+        at, columns = rows[where[0]], where[1] + start
+        np.subtract.at(self._serials.listed, self._pages[at, columns], 1)
+        np.add.at(self._serials.listed, pages, 1)
+        self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
