@@ -26,7 +26,7 @@ def site() -> Site:
     python, folder = os.environ.get("SGLANG_PYTHON"), os.environ.get("SGLANG_FOLDER")
     if not python or not folder:
         pytest.fail("run these by make test-sglang or make test-probe-sglang: they make the engine's environment")
-    return Site(Path(python), Path(folder), embedded_model())
+    return Site(Path(python), Path(folder), embedded_model(lambda _text: None))
 
 
 @pytest.fixture(scope="module")
