@@ -8,6 +8,9 @@ import numpy.typing as npt
 
 PageIds = npt.NDArray[np.int64]
 
+SERIAL_MAX = 2**31 - 1
+"""Then serials begin anew: four bytes a page keep a large pool's in a core's cache, and no table stands that long."""
+
 BANNED = 0
 """The serial of a page that was given to two: it is nobody's, and never is again."""
 
@@ -22,7 +25,7 @@ class Serials:
     """
 
     def __init__(self, num_pages: int) -> None:
-        self.serial = np.full(num_pages, -1, dtype=np.int64)
+        self.serial = np.full(num_pages, -1, dtype=np.int32)
         self.listed = np.zeros(num_pages, dtype=np.int32)
         self.alarms = 0
         self.last = 1
@@ -30,7 +33,7 @@ class Serials:
 
     def grant(self, pages: PageIds) -> int:
         """Give pages a serial of their own; those that somebody has already are banned. Returns how many those are."""
-        self.last += 1
+        self.last = self.last % SERIAL_MAX + 1
         before = self.serial[pages]
         self.serial[pages] = np.where(before < 0, self.last, before)
         if self.listed[pages].any():

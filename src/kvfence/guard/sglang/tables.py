@@ -14,10 +14,16 @@ from msgspec import Struct
 
 from kvfence.guard.sglang.serials import PageIds, Serials
 
-SWEEP_PAGES = 16_384
+SWEEP_PAGES = 4_096
 """Looked at in a pass beside what is new."""
 
+WINDOW_PAGES = 16_384
+"""Looked at in one piece where all are, so that a piece stays in a core's own cache."""
+
 Ints = npt.NDArray[np.int64]
+
+
+_NONE: PageIds = np.zeros(0, dtype=np.int64)
 
 
 class Batch(Struct, frozen=True):
@@ -48,7 +54,7 @@ class Tables:
         self._serials, self._slots, self._page_size, self._may_change = serials, slots, page_size, may_change
         rows, width = len(slots), -(-slots.shape[1] // page_size)
         self._pages = np.zeros((rows, width), dtype=np.int32)
-        self._expected = np.zeros((rows, width), dtype=np.int64)
+        self._expected = np.zeros((rows, width), dtype=np.int32)
         self._known = np.zeros(rows, dtype=np.int64)
         self._seen = np.full(rows, -1, dtype=np.int64)
         self._owners = [""] * rows
@@ -67,15 +73,21 @@ class Tables:
             self._shorten(int(batch.rows[at]), int(ends[at]))
         bad, wrong, read = self._take_new(batch.rows, ends)
         stale = self._seen[batch.rows] < self._serials.alarms
+        found = [wrong]
         if stale.any():
-            more = self._compare(batch.rows[stale], ends[stale], 0, int(ends[stale].max(initial=0)))
-            self._seen[batch.rows[stale]] = self._serials.alarms
-            bad[stale] |= more.bad
+            for start, end in _windows(WINDOW_PAGES, ends):
+                more = self._compare(batch.rows, ends, start, end)
+                bad |= more.bad
+                found.append(more.pages)
+                read += more.num_pages
+            self._seen[batch.rows] = self._serials.alarms
         else:
             more = self._sweep(batch.rows, ends)
             bad |= more.bad
+            found.append(more.pages)
+            read += more.num_pages
         self._last = self._serials.last
-        return Looked(bad, np.concatenate([wrong, more.pages]), read + more.num_pages)
+        return Looked(bad, np.concatenate(found), read)
 
     def look_again(self, batch: Batch) -> Looked | None:
         """Look at a batch's tables after its pass; None where nothing was granted or given back that stands in one."""
@@ -97,9 +109,12 @@ class Tables:
         bad = np.zeros(len(rows), dtype=np.bool_)
         total = int(counts.sum())
         if not total:
-            return bad, np.zeros(0, dtype=np.int64), 0
-        which = np.repeat(np.arange(len(rows)), counts)
-        columns = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(starts, counts)
+            return bad, _NONE, 0
+        if total == len(rows) and counts.max() == 1:  # a decode step
+            which, columns = np.arange(total), starts
+        else:
+            which = np.repeat(np.arange(len(rows)), counts)
+            columns = np.arange(total) + np.repeat(starts - np.cumsum(counts) + counts, counts)
         at = rows[which]
         pages = self._slots[at, columns * self._page_size] // self._page_size
         serials = self._serials.serial[pages]
@@ -107,41 +122,55 @@ class Tables:
         self._known[rows] = ends
         np.add.at(self._serials.listed, pages, 1)
         wrong = (serials <= 0) | self._shared(pages, serials > self._last)
+        if not wrong.any():
+            return bad, _NONE, total
         bad[which[wrong]] = True
         return bad, pages[wrong].astype(np.int64), total
 
     def _shared(self, pages: npt.NDArray[np.int32], fresh: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which of the pages that were granted for this pass stand in it twice?"""
         at = np.flatnonzero(fresh)
-        self._places[pages[at]] = at
-        twice = pages[at][self._places[pages[at]] != at]
+        new = pages[at]
+        self._places[new] = at
+        twice = new[self._places[new] != at]
         return np.isin(pages, twice) if len(twice) else np.zeros(len(pages), dtype=np.bool_)
 
     def _sweep(self, rows: Ints, ends: Ints) -> Looked:
-        width = max(1, SWEEP_PAGES // max(1, len(rows)))
-        longest = int(ends.max(initial=0))
-        start = self._cursor if self._cursor < longest else 0
-        self._cursor = start + width
-        return self._compare(rows, ends, start, min(start + width, longest))
+        windows = _windows(SWEEP_PAGES, ends)
+        self._cursor = (self._cursor + 1) % max(1, len(windows))
+        return self._compare(rows, ends, *windows[self._cursor]) if windows else _nothing(len(rows))
 
     def _compare(self, rows: Ints, ends: Ints, start: int, end: int) -> Looked:
         columns = slice(start, end)
         pages = self._slots[rows, start * self._page_size : end * self._page_size : self._page_size]
         if self._page_size > 1:
             pages = pages // self._page_size
-        serials, known = self._serials.serial[pages], self._pages[rows, columns]
+        serials, known = self._serials.serial.take(pages.astype(np.intp)), self._pages[rows, columns]
         holds = serials == self._expected[rows, columns]
         holds &= pages == known
-        inside = np.arange(start, end) < ends[:, None]
-        wrong = inside & ~holds
-        if self._may_change and wrong.any():
+        lengths = np.clip(ends - start, 0, end - start)
+        read = int(lengths.sum())
+        if holds.all():
+            return Looked(np.zeros(len(rows), dtype=np.bool_), _NONE, read)
+        wrong = ~holds & (np.arange(end - start) < lengths[:, None])
+        if self._may_change:
             changed = wrong & (pages != known) & (serials > 0)
             self._change(rows, np.nonzero(changed), start, pages[changed])
             wrong &= ~changed
-        return Looked(wrong.any(axis=1), pages[wrong].astype(np.int64), int(inside.sum()))
+        return Looked(wrong.any(axis=1), pages[wrong].astype(np.int64), read)
 
     def _change(self, rows: Ints, where: tuple[Ints, ...], start: int, pages: npt.NDArray[np.int32]) -> None:
         at, columns = rows[where[0]], where[1] + start
         np.subtract.at(self._serials.listed, self._pages[at, columns], 1)
         np.add.at(self._serials.listed, pages, 1)
         self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
+
+
+def _nothing(num_rows: int) -> Looked:
+    return Looked(np.zeros(num_rows, dtype=np.bool_), _NONE, 0)
+
+
+def _windows(num_pages: int, ends: Ints) -> list[tuple[int, int]]:
+    """Give columns of all rows in pieces of about so many pages."""
+    width, longest = max(1, num_pages // max(1, len(ends))), int(ends.max(initial=0))
+    return [(start, min(start + width, longest)) for start in range(0, longest, width)]
