@@ -7,12 +7,17 @@ from weakref import WeakSet
 
 import numpy as np
 
-from kvfence.guard.messages import Drained, Message, Promise, RefusedAtPrefill, Revoke, Unknown, Welcome, seal
+from kvfence.core.ids import AttemptId, Incarnation, new_session
+from kvfence.guard.messages import Drained, Message, Offer, Promise, RefusedAtPrefill, Revoke, Unknown, Welcome, seal
 from kvfence.guard.sglang import session
 from kvfence.guard.sglang.at_prefill import INTRODUCTION
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
 from kvfence.guard.sglang.quarantine import Held, Quarantine
 from kvfence.guard.sglang.sockets import Frames, WriteSocket
+from kvfence.protocol import messages
+from kvfence.protocol.events import SessionRebuilt
+from kvfence.protocol.watched import Asked, AtDoor, Compared, Declined, Heard, Promised, Returning, Said, Used, Watched
+from kvfence.protocol.watched import Reserved as SetAside
 
 if TYPE_CHECKING:
     from kvfence.guard.sglang.wiring import Wiring
@@ -34,6 +39,7 @@ class AtDecode:
         self._num_pages = 0
         self._receivers: dict[int, Any] = {}
         self._strangers: WeakSet[Any] = WeakSet()
+        self._running: dict[str, AttemptId] = {}
         self._waits = False
         self._rebuilt_s = float("-inf")
 
@@ -52,14 +58,20 @@ class AtDecode:
         state = cast(DecodeState, self.state)
         match message:
             case Promise():
-                state.note_promise(message)
+                if state.note_promise(message):
+                    self._see(Heard(message.sender, _promised(message)))
             case RefusedAtPrefill():
+                reserved = state.reserved(message.room)
+                if reserved is not None and reserved.offer is not None:
+                    self._see(Heard(Incarnation(""), Declined(reserved.offer.attempt)))
                 state.note_refused(message)
                 self._fail(message.room, "refused at prefill")
             case Drained():
                 self.quarantine.note_drained(message.attempt, message.place)
+                self._see(Heard(Incarnation(""), messages.Drained(message.attempt)))
             case Unknown():
                 self.quarantine.note_unknown(message.attempt)
+                self._see(Heard(Incarnation(""), messages.Unknown(message.attempt)))
             case Welcome():
                 for name in ("version", "mode", "layout"):
                     if getattr(message, name) != getattr(state.hello, name):
@@ -68,6 +80,9 @@ class AtDecode:
             case _:
                 return False
         return True
+
+    def _see(self, event: Watched) -> None:
+        self._wiring.watcher.see(event)
 
     def _fail(self, room: int, reason: str) -> None:
         """Let the engine end a room that waits for pages which will not come."""
@@ -121,8 +136,14 @@ class AtDecode:
             return seal(key, state.hello)
         if frames[0].isdigit() and len(frames) > PREFIX and frames[PAGES]:
             pages = np.frombuffer(frames[PAGES], dtype=np.int32)
-            offer = state.offer(int(frames[0]), pages, int(frames[ROW]), int(frames[PREFIX] or b"0"))
-            return seal(key, offer) if offer is not None else None
+            room = int(frames[0])
+            offer = state.offer(room, pages, int(frames[ROW]), int(frames[PREFIX] or b"0"))
+            if offer is None:
+                return None
+            attempt, num_tokens = offer.attempt, offer.num_tokens
+            self._see(SetAside(attempt, num_tokens, tuple(pages.tolist())))
+            self._see(Said(Asked(attempt, num_tokens, offer.num_pages, state.hello.layout)))
+            return seal(key, offer)
         return None
 
     # ---- requests ----
@@ -144,6 +165,8 @@ class AtDecode:
         own = req.to_finish
         if type(own).__name__ == "FINISH_ABORT":
             refusal = Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
+        if self.state is not None and req.bootstrap_room is not None:
+            self._see(AtDoor(refusal is not None))
         if self.state is None or refusal is None or not self._enforces or req.bootstrap_room is None:
             return original(queue, req, *given, **named)
         room = int(req.bootstrap_room)
@@ -176,12 +199,26 @@ class AtDecode:
             return self._refused(room, "pages came that were not offered") if self._enforces else status
         verdict, first = judged
         if first:
+            self._tell(cast(Reserved, self.state.reserved(room)), used=verdict.holds or not self._enforces)
             tally.note(verdict.decisions if verdict.holds else verdict.decisions[:-1])
             if not verdict.holds:
                 tally.refuse(room, verdict.decisions[-1].guard, verdict.reason, enforced=self._enforces)
         if verdict.holds or not self._enforces:
             return status
         return self._refused(room, verdict.reason)
+
+    def _tell(self, reserved: Reserved, *, used: bool) -> None:
+        """Write down what was compared, and whether the engine goes on with it."""
+        offer = cast(Offer, reserved.offer)
+        promise = _promised(reserved.promise) if reserved.promise is not None else None
+        self._see(Compared(offer.attempt, reserved.num_tokens, offer.num_pages, promise, reserved.digest))
+        if used:
+            self._running[reserved.request] = offer.attempt
+            self._see(Used(offer.attempt))
+
+    def attempt_of(self, req: Any) -> AttemptId | None:
+        """Give the attempt that a running request's pages were handed off in."""
+        return self._running.get(str(req.rid))
 
     def _refused(self, room: int, reason: str) -> Any:
         cast(DecodeState, self.state).refuse(room, Refusal(f"kvfence: {reason}", HTTPStatus.BAD_GATEWAY))
@@ -194,12 +231,18 @@ class AtDecode:
         """Pages that were offered and not adopted are not given back before it is proven that nobody writes there."""
         room = req.bootstrap_room
         self._wiring.at_pool.given_up(req)
+        used = self._running.pop(str(req.rid), None)
+        if used is not None:
+            self._see(Returning(used))
         if self.state is None or room is None or not self._enforces:
             return original(req, *given, **named)
         owed = self.state.take_owed(str(req.rid), int(room))
         if owed is None:
             return original(req, *given, **named)
         held = self._held(owed)
+        self._see(Returning(held.attempt))
+        if not held.is_quiet:
+            self._see(Said(messages.Abort(held.attempt)))
         held.give_back.append(lambda: original(req, *given, **named))
         self.quarantine.hold(held)
         self._wiring.tally.held(self.quarantine.num_pages)
@@ -248,6 +291,7 @@ class AtDecode:
         if not content and still:
             self._rebuild(now_s)
         for one in quarantine.release(quiet):
+            self._see(Returning(one.attempt))
             for give_back in one.give_back:
                 give_back()
         self._waits = not content and not still and quarantine.num_pages > HELD_SHARE * self._num_pages
@@ -260,4 +304,9 @@ class AtDecode:
         self._rebuilt_s = now_s
         if session.rebuild(self._wiring.manager, self._receivers.values()):
             self.quarantine.fence()
+            self._see(SessionRebuilt(new_session()))
         self._wiring.tally.rebuilt()
+
+
+def _promised(promise: Promise) -> Promised:
+    return Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)

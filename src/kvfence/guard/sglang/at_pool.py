@@ -12,10 +12,12 @@ import numpy as np
 from kvfence.core.errors import SettingsError
 from kvfence.guard.sglang.serials import Serials
 from kvfence.guard.sglang.tables import Batch, Looked, Tables
+from kvfence.protocol.watched import Checked, Misread
 
 if TYPE_CHECKING:
     from kvfence.guard.sglang.wiring import Wiring
 
+SAID_AFTER_TABLES = 1_000
 REASON = "kvfence: a page of this request was given to another"
 
 
@@ -27,6 +29,7 @@ class AtPool:
         self._pools: WeakKeyDictionary[Any, Serials] = WeakKeyDictionary()
         self._serials: Serials | None = None
         self._tables: Tables | None = None
+        self._unsaid = (0, 0)
 
     # ---- the allocator ----
 
@@ -136,6 +139,7 @@ class AtPool:
     def _judge(self, reqs: list[Any], looked: Looked) -> None:
         wiring, enforces = self._wiring, self._wiring.settings.enforces
         wiring.tally.checked(looked.num_pages)
+        self._tell(len(reqs), looked.num_pages)
         if not looked.bad.any() or self._serials is None:
             return
         if enforces:
@@ -143,9 +147,19 @@ class AtPool:
         for req in (reqs[at] for at in np.flatnonzero(looked.bad)):
             room = int(req.bootstrap_room or 0)
             wiring.tally.refuse(room, "stamp-at-read", "a page was given to another", enforced=enforces)
+            attempt = wiring.at_decode.attempt_of(req)
+            if attempt is not None:
+                wiring.watcher.see(Misread(attempt, tuple(looked.pages.tolist())))
             if enforces:
                 wiring.engine.finish_abort(req, REASON)
                 wiring.at_prefill.lose(room, REASON)
+
+    def _tell(self, num_tables: int, num_pages: int) -> None:
+        """Write down now and then how much was as it should be; a trace has no line for each pass."""
+        self._unsaid = (self._unsaid[0] + num_tables, self._unsaid[1] + num_pages)
+        if self._unsaid[0] >= SAID_AFTER_TABLES and self._wiring.at_decode.state is not None:
+            self._wiring.watcher.see(Checked(*self._unsaid))
+            self._unsaid = (0, 0)
 
 
 def _as_batch(reqs: list[Any]) -> Batch:

@@ -10,6 +10,8 @@ from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPref
 from kvfence.guard.sglang.memory import Pages
 from kvfence.guard.sglang.prefill import PrefillState
 from kvfence.guard.sglang.sockets import Frames
+from kvfence.protocol import messages
+from kvfence.protocol.watched import Asked, AtDoor, Heard, Posted, Promised, Said
 
 if TYPE_CHECKING:
     from kvfence.guard.sglang.wiring import Wiring
@@ -65,6 +67,9 @@ class AtPrefill:
             refused = state.expect(message, endpoint)
             if refused is not None:
                 self._wiring.send(endpoint, refused)
+            elif state.attempt_in(message.room) == message.attempt:
+                asked = Asked(message.attempt, message.num_tokens, message.num_pages, state.layout_at(endpoint))
+                self._wiring.watcher.see(Heard(message.attempt.gateway, asked))
             return True
         welcome = state.meet(message, endpoint, frames[SESSION].decode("ascii"))
         if welcome is None:
@@ -84,8 +89,11 @@ class AtPrefill:
             manager.transfer_infos.pop(revoke.room, None)
         if endpoint is None or manager._staging_outstanding.get(revoke.room, 0) > 0:
             return
-        unsure = state.is_unsure(endpoint)
-        self._wiring.send(endpoint, (Unknown if unsure else Drained)(revoke.attempt, revoke.place))
+        unsure, attempt = state.is_unsure(endpoint), revoke.attempt
+        said = messages.Unknown(attempt) if unsure else messages.Drained(attempt)
+        self._wiring.watcher.see(Heard(attempt.gateway, messages.Abort(attempt)))
+        self._wiring.watcher.see(Said(said, attempt.gateway))
+        self._wiring.send(endpoint, (Unknown if unsure else Drained)(attempt, revoke.place))
 
     # ---- what the engine does ----
 
@@ -95,7 +103,9 @@ class AtPrefill:
         if self.state is None or req.bootstrap_room is None or req.bootstrap_host == FAKE_HOST:
             return original(queue, req, *given, **named)
         room, enforces = int(req.bootstrap_room), self._wiring.settings.enforces
-        if type(refusal).__name__ != "FINISH_ABORT":
+        refused_already = type(refusal).__name__ == "FINISH_ABORT"
+        self._wiring.watcher.see(AtDoor(refused_already))
+        if not refused_already:
             if self.state.admit(room) or not enforces:
                 return original(queue, req, *given, **named)
             reason = "another request is open in this room"
@@ -128,6 +138,7 @@ class AtPrefill:
         """Digest pages before they are posted; in ``enforce`` nothing is sent that no decode with a guard waits for."""
         if self.state is None:
             return original(manager, room, pages, *given, **named)
+        self._wiring.watcher.see(Posted(self.state.attempt_in(room), len(pages)))
         if self._wiring.settings.enforces and not self.state.is_expected(room):
             reason = "no decode with this key and version waits for it"
             self._wiring.tally.refuse(room, "layout-agrees", reason, enforced=True)
@@ -143,6 +154,8 @@ class AtPrefill:
             host, _, port = address.removeprefix("tcp://").rpartition(":")
             promise = self.state.promise(int(parts[0]), (host.strip("[]"), int(port)))
             if promise is not None:
+                said = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
+                self._wiring.watcher.see(Said(said, promise.attempt.gateway))
                 original(manager, address, self._wiring.frames(promise), *given, **named)
         return original(manager, address, parts, *given, **named)
 

@@ -42,6 +42,7 @@ class Reserved(Struct):
     row: int = 0
     promise: Promise | None = None
     verdict: Verdict | None = None
+    digest: str | None = None
 
     @property
     def is_owed(self) -> bool:
@@ -103,12 +104,13 @@ class DecodeState:
             reserved.pages, reserved.row = np.array(pages, copy=True), row
             return reserved.offer
 
-    def note_promise(self, promise: Promise) -> None:
+    def note_promise(self, promise: Promise) -> bool:
         """Remember what prefill says it sent; the last word counts, and only of a room that is open."""
         with self._lock:
             reserved = self._rooms.get(promise.room)
             if reserved is not None:
                 reserved.promise = promise
+            return reserved is not None
 
     def note_refused(self, refused: RefusedAtPrefill) -> None:
         """Remember prefill's refusal, also of a room that has not come here yet."""
@@ -125,6 +127,10 @@ class DecodeState:
         """Give why a room was refused; None where it was not."""
         return self._refused.get(room) if room is not None else None
 
+    def reserved(self, room: int) -> Reserved | None:
+        """Give what is known of a room that is open."""
+        return self._rooms.get(room)
+
     def judge(self, room: int, *, enforced: bool) -> tuple[Verdict, bool] | None:
         """Compare what landed with what was promised and offered, once a room; None for a room that offered nothing.
 
@@ -136,10 +142,13 @@ class DecodeState:
         if reserved.verdict is not None:
             return reserved.verdict, False
         expected = Expected(reserved.offer.attempt, reserved.num_tokens, reserved.offer.num_pages, self._memory.layout)
-        pages, row = reserved.pages, reserved.row
-        reserved.verdict = verify(
-            expected, reserved.promise, lambda: self._memory.digest_of(pages, row), enforced=enforced
-        )
+        pages, row, found = reserved.pages, reserved.row, reserved
+
+        def digest() -> str:
+            found.digest = self._memory.digest_of(pages, row)
+            return found.digest
+
+        reserved.verdict = verify(expected, reserved.promise, digest, enforced=enforced)
         return reserved.verdict, True
 
     def forget(self, room: int) -> None:

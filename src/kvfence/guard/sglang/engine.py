@@ -1,6 +1,7 @@
 """What the guard calls in SGLang by name, and nothing else does: the seam behind which tests put a stand-in."""
 
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -8,6 +9,9 @@ from msgspec import Struct
 
 class Engine(Protocol):
     """SGLang, as far as the guard calls it."""
+
+    def name(self) -> str:
+        """Give the engine's name and release."""
 
     def poll(self, name: str) -> Any:
         """Give one state of a transfer by its name: Failed, Success."""
@@ -37,6 +41,13 @@ class _Flag(Struct, frozen=True):
 
 class SGLang:
     """The engine itself, imported when it is called: its modules import the guard's hooks before they are whole."""
+
+    def name(self) -> str:
+        """Give the engine's name and release."""
+        try:
+            return f"sglang {version('sglang')}"
+        except PackageNotFoundError:
+            return "sglang of an unknown release"
 
     def poll(self, name: str) -> Any:
         """Give one state of a transfer by its name: Failed, Success."""

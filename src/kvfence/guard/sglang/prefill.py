@@ -129,6 +129,16 @@ class PrefillState:
             self._refused.pop(room, None)
             return True
 
+    def layout_at(self, endpoint: Endpoint) -> str:
+        """Give how a decode that we have met lays out its pages."""
+        hello = self._peers.get(endpoint)
+        return hello.layout if hello is not None else ""
+
+    def attempt_in(self, room: int) -> AttemptId | None:
+        """Give the attempt that a room is sent for; None where nobody waits for it."""
+        sending = self._rooms.get(room)
+        return next((offer.attempt for offer in sending.offers.values()), None) if sending is not None else None
+
     def is_expected(self, room: int) -> bool:
         """Has a decode with a guard asked for this room?"""
         return room in self._rooms

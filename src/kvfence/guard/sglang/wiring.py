@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from kvfence.core.errors import SettingsError
+from kvfence.core.ids import Incarnation
 from kvfence.guard.messages import Message, seal, unseal
 from kvfence.guard.settings import GuardSettings
 from kvfence.guard.sglang.at_decode import AtDecode
@@ -23,6 +24,10 @@ from kvfence.guard.sglang.points import unwrapped
 from kvfence.guard.sglang.prefill import PrefillState
 from kvfence.guard.sglang.sockets import MAGIC, Frames, ReadSocket
 from kvfence.guard.sglang.tally import Tally
+from kvfence.guard.watcher import Engine as Watched
+from kvfence.guard.watcher import Watcher
+from kvfence.protocol.admission import Capacity
+from kvfence.protocol.guards import Place
 
 
 class Wiring:
@@ -42,6 +47,7 @@ class Wiring:
         self.at_pool = AtPool(self)
         self._hooked: Sequence[str] = ()
         self._tally: Tally | None = None
+        self._watcher: Watcher | None = None
 
     def hook(self, key: str) -> Callable[..., Any]:
         """Give the hook of a point."""
@@ -67,10 +73,29 @@ class Wiring:
         self.manager = manager
         self._tally = Tally(self.settings, role, self._registry)
         if role == "prefill":
-            self.at_prefill.begin(PrefillState(memory, *limits))
+            prefill = PrefillState(memory, *limits)
+            self._watcher = self._watch("prefill", prefill.incarnation, memory, limits[1])
+            self.at_prefill.begin(prefill)
         else:
-            self.at_decode.begin(DecodeState(memory, *limits), memory.num_pages)
+            decode = DecodeState(memory, *limits)
+            self._watcher = self._watch("decode", decode.incarnation, memory, limits[1])
+            self.at_decode.begin(decode, memory.num_pages)
         manager.server_socket = ReadSocket(manager.server_socket, self._read)
+
+    def _watch(self, role: Place, life: Incarnation, memory: PageMemory, context_tokens: int) -> Watcher:
+        """Begin this process's trace; prefill does not tell when its own pages go back."""
+        pages = (memory.num_pages, 0) if role == "prefill" else (0, memory.num_pages)
+        capacity = Capacity(memory.page_size, context_tokens, *pages)
+        unseen = ("release",) if role == "prefill" else ()
+        engine = Watched(self.engine.name(), role, life, memory.layout, capacity, unseen)
+        return Watcher(engine, enforced=self.settings.enforces, folder=self.settings.trace)
+
+    @property
+    def watcher(self) -> Watcher:
+        """Give the trace; there is none before the role is known."""
+        if self._watcher is None:
+            raise SettingsError(["the guard was asked before SGLang made its KV manager"])
+        return self._watcher
 
     @property
     def has_role(self) -> bool:

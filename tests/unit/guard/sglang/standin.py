@@ -48,6 +48,10 @@ class StandInEngine:
     def __init__(self) -> None:
         self.others: list[bool] = []
 
+    def name(self) -> str:
+        """Give what it stands in for."""
+        return "sglang stand-in"
+
     def poll(self, name: str) -> KVPoll:
         """Give a state by SGLang's name."""
         return KVPoll[name.upper()]
