@@ -234,14 +234,14 @@ class AtDecode:
         used = self._running.pop(str(req.rid), None)
         if used is not None:
             self._see(Returning(used))
-        if self.state is None or room is None or not self._enforces:
-            return original(req, *given, **named)
-        owed = self.state.take_owed(str(req.rid), int(room))
-        if owed is None:
+        owed = self.state.take_owed(str(req.rid), int(room)) if self.state is not None and room is not None else None
+        if owed is None or not self._enforces:
+            if owed is not None and used is None:
+                self._see(Returning(cast(Offer, owed.offer).attempt))
             return original(req, *given, **named)
         held = self._held(owed)
-        self._see(Returning(held.attempt))
         if not held.is_quiet:
+            self._see(Returning(held.attempt))
             self._see(Said(messages.Abort(held.attempt)))
         held.give_back.append(lambda: original(req, *given, **named))
         self.quarantine.hold(held)

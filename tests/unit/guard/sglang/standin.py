@@ -153,6 +153,8 @@ class Side:
         self.stand_in = StandInEngine()
         self._without = frozenset(guard.get("without", ()))
         environment = {"KVFENCE_GUARD": guard.get("mode", "enforce"), "KVFENCE_GUARD_KEY": guard.get("key", KEY)}
+        if "trace" in guard:
+            environment["KVFENCE_GUARD_TRACE"] = guard["trace"]
         self.wiring: Wiring | None = None
         if guard.get("mode") != "off":
             self.wiring = Wiring(settings.load(environment), self.stand_in, CollectorRegistry())
