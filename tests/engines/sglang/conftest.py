@@ -14,6 +14,8 @@ from kvfence.models.bundled import embedded_model
 
 RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
 
+TRACES = "traces"
+
 SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "20"}
 """The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
 
@@ -32,9 +34,20 @@ def site() -> Site:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
-    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": secrets.token_hex(32), **SHORT_WAITS}
     logs = tmp_path_factory.mktemp("guarded")
+    key, trace = secrets.token_hex(32), str(logs / TRACES)
+    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": trace, **SHORT_WAITS}
     with running(replace(site, guard=guard), RELEASE, Sizes(), logs) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def observing(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
+    """A decode that observes, beside a prefill without the guard."""
+    logs = tmp_path_factory.mktemp("observing")
+    key, trace = secrets.token_hex(32), str(logs / TRACES)
+    guard = {"KVFENCE_GUARD": "observe", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": trace}
+    with running(replace(site, guard=guard, prefill_guard=OFF), RELEASE, Sizes(), logs) as pair:
         yield pair
 
 

@@ -46,13 +46,15 @@ class Sizes(Struct, frozen=True):
 class Site(Struct, frozen=True):
     """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint.
 
-    ``guard``: variables of the guard, which is installed there too; off where nothing is said.
+    ``guard``: variables of the guard, which is installed there too; off where nothing is said. ``prefill_guard``: those
+    of prefill, where they are others.
     """
 
     python: Path
     releases: Path
     model: Path
     guard: Mapping[str, str] = OFF
+    prefill_guard: Mapping[str, str] | None = None
 
 
 class Pair(Struct, frozen=True):
@@ -80,12 +82,12 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-def environment(site: Site, release: str) -> dict[str, str]:
+def environment(site: Site, release: str, role: str = "") -> dict[str, str]:
     """Give what the engine's processes find: one release, the stand-in for its kernels, TCP on loopback."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG", "TMPDIR") if name in os.environ}
     return {
         **kept,
-        **site.guard,
+        **(site.prefill_guard if role == "prefill" and site.prefill_guard is not None else site.guard),
         "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": "127.0.0.1",
@@ -134,7 +136,7 @@ def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair
             processes.append(
                 subprocess.Popen(
                     command,
-                    env=environment(site, release),
+                    env=environment(site, release, name),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

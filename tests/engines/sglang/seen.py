@@ -1,10 +1,14 @@
 """What a pair shows of itself: the guard's counts, and how much of a pool is in use."""
 
+import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import httpx
+from conftest import TRACES
 from pair import Pair
 
 
@@ -30,6 +34,14 @@ def held(pair: Pair) -> int:
 def used(url: str) -> float:
     """Give how many tokens of a pool are in use; SGLang says so when it has done something."""
     return total(url, "sglang:kv_used_tokens")
+
+
+def rulings(pair: Pair) -> dict[str, str]:
+    """Replay the traces that the pair has written so far; give what is said of each role's."""
+    command = [sys.executable, "-m", "kvfence", "prove", "replay", "--so-far", "--json", str(pair.logs / TRACES)]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    traces = json.loads(ended.stdout)["traces"]
+    return {trace["role"]: trace["verdict"] for trace in traces}
 
 
 def until(holds: Callable[[], bool], timeout_s: float) -> bool:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pair import Pair, ask, ask_both
 from prompts import OVERSIZE, PATIENT, TENANT
-from seen import decisions, held, total, until, used
+from seen import decisions, held, rulings, total, until, used
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -171,6 +171,11 @@ def test_a_prefill_that_stops_past_every_time_out_gets_nothing_back_by_a_clock(g
         stopped.join()
         signal_all(guarded, "prefill", signal.SIGCONT)
     assert until(lambda: ask(guarded, "Good morning.", 2).status_code == 200, 120)
+
+
+def test_the_traces_of_all_this_conform(guarded: Pair) -> None:
+    """What both roles wrote down of the cases above is what the protocol allows."""
+    assert rulings(guarded) == {"prefill": "conforming", "decode": "conforming"}
 
 
 def signal_all(pair: Pair, role: str, which: signal.Signals) -> None:
