@@ -60,6 +60,33 @@ def test_an_oversize_prompt_is_refused_at_once_with_the_engines_words(guarded: P
     assert min(times) < REFUSED_S
 
 
+def test_honest_traffic_is_verified_and_not_refused(guarded: Pair) -> None:
+    """Prompts of many lengths, four at once, some of them aborted: every answer comes, none is refused."""
+    passed, refused = decisions(guarded, "pass"), decisions(guarded, "refuse")
+    asked = 0
+
+    def one(number: int) -> int:
+        try:
+            words = " ".join(f"word{number}x{at}" for at in range(1 + number * 7 % 90))
+            return ask(
+                guarded, f"Repeat: {words}", 6 + number % 10, timeout_s=0.4 if number % 9 == 8 else 600
+            ).status_code
+        except httpx.TimeoutException:
+            return 0
+
+    while True:
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(one, range(asked, asked + 24)))
+        asked += 24
+        assert set(answers) <= {0, 200}
+        checked = sum(total(url, "kvfence:guard_pages_checked_total") for url in (guarded.prefill, guarded.decode))
+        if checked >= CHECKS:
+            break
+    sys.stdout.write(f"{asked} requests, {int(checked)} pages checked\n")
+    assert decisions(guarded, "pass") > passed
+    assert decisions(guarded, "refuse") == refused
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -123,33 +150,6 @@ def test_clients_that_leave_in_the_middle_cost_no_pages(guarded: Pair) -> None:
         except httpx.TimeoutException:
             continue
     assert httpx.get(f"{guarded.decode}/health", timeout=60, trust_env=False).status_code == 200
-
-
-def test_honest_traffic_is_verified_and_not_refused(guarded: Pair) -> None:
-    """Prompts of many lengths, four at once, some of them aborted: every answer comes, none is refused."""
-    passed, refused = decisions(guarded, "pass"), decisions(guarded, "refuse")
-    asked = 0
-
-    def one(number: int) -> int:
-        try:
-            words = " ".join(f"word{number}x{at}" for at in range(1 + number * 7 % 90))
-            return ask(
-                guarded, f"Repeat: {words}", 6 + number % 10, timeout_s=0.4 if number % 9 == 8 else 600
-            ).status_code
-        except httpx.TimeoutException:
-            return 0
-
-    while True:
-        with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(one, range(asked, asked + 24)))
-        asked += 24
-        assert set(answers) <= {0, 200}
-        checked = sum(total(url, "kvfence:guard_pages_checked_total") for url in (guarded.prefill, guarded.decode))
-        if checked >= CHECKS:
-            break
-    sys.stdout.write(f"{asked} requests, {int(checked)} pages checked\n")
-    assert decisions(guarded, "pass") > passed
-    assert decisions(guarded, "refuse") == refused
 
 
 def test_a_prefill_that_stops_past_every_time_out_gets_nothing_back_by_a_clock(guarded: Pair) -> None:

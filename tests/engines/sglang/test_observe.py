@@ -1,4 +1,4 @@
-"""A decode that observes beside a prefill without the guard: it answers as before, and its trace tells what happened."""
+"""A decode that observes beside an unguarded prefill: it answers as before, and its trace tells what happened."""
 
 import pytest
 from conftest import RELEASE
