@@ -34,10 +34,10 @@ SHORT = {"text": "Count to three.", "sampling_params": {"temperature": 0, "max_n
 
 @pytest.fixture(autouse=True)
 def pages_come_back(guarded: Pair) -> Iterator[None]:
-    """After every case decode holds nothing, uses nothing, and serves a prompt that needs most of its pool."""
+    """After every case decode holds nothing, uses nothing, and serves."""
     yield
     assert until(lambda: held(guarded) == 0, BACK_S), "pages are still in quarantine"
-    answer = ask(guarded, TENANT, 4)
+    answer = ask(guarded, "Good morning.", 2)
     assert answer.status_code == 200, answer.text
     assert until(lambda: used(guarded.decode) == 0, BACK_S), "pages of decode were lost"
 
@@ -87,26 +87,6 @@ def test_honest_traffic_is_verified_and_not_refused(guarded: Pair) -> None:
     assert decisions(guarded, "refuse") == refused
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sampling_params": {"regex": "([", "max_new_tokens": 4}},
-        {"sampling_params": {"json_schema": '{"type": "nothing"}', "max_new_tokens": 4}},
-        {"session_params": {"id": "nobody"}},
-        {"return_logprob": True, "logprob_start_len": 100_000},
-    ],
-    ids=["grammar", "schema", "session", "logprobs"],
-)
-def test_every_kind_of_refusal_is_told_to_both_clients(guarded: Pair, wrong: dict[str, object]) -> None:
-    """Whatever refuses a request at prefill, neither role answers it with text, and neither waits for a time-out."""
-    started = time.monotonic()
-    answers = ask_both(guarded, 1_000_000 + int(time.time()), {**SHORT, **wrong}, {**SHORT, **wrong})
-    statuses = [answer.status_code for answer in answers]
-    sys.stdout.write(f"{statuses} after {time.monotonic() - started:.1f} s\n")
-    assert all(answer.status_code >= 400 for answer in answers), [answer.text for answer in answers]
-    assert time.monotonic() - started < 10 * REFUSED_S
-
-
 def test_a_refusal_that_prefill_alone_makes_reaches_decodes_client(guarded: Pair) -> None:
     """Decode would take the request; prefill's refusal and its words are what its client gets."""
     room = 2_000_000 + int(time.time())
@@ -122,24 +102,6 @@ def test_a_shortened_prompt_is_refused(guarded: Pair) -> None:
     assert answer.status_code >= 500, answer.text
     assert "decode reserved" in answer.text
     assert decisions(guarded, "refuse", guard="count-matches") == before + 1
-
-
-def test_a_room_used_twice_hands_off_two_attempts(guarded: Pair) -> None:
-    """One after the other in one room: the second is not taken for the first."""
-    room = 4_000_000 + int(time.time())
-    for _ in range(2):
-        assert [answer.status_code for answer in ask_both(guarded, room, SHORT, SHORT)] == [200, 200]
-
-
-def test_a_room_used_at_once_by_two_serves_at_most_each_its_own(guarded: Pair) -> None:
-    """Two at once in one room, with other prompts: who is answered is answered about his own."""
-    room = 5_000_000 + int(time.time())
-    other = {**SHORT, "text": "Name the days of the week."}
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda body: ask_both(guarded, room, body, body), (SHORT, other)))
-    alone = [ask_both(guarded, room + 1 + at, body, body)[1].json()["text"] for at, body in enumerate((SHORT, other))]
-    for (_, answer), expected in zip(both, alone, strict=True):
-        assert answer.status_code != 200 or answer.json()["text"] == expected
 
 
 def test_clients_that_leave_in_the_middle_cost_no_pages(guarded: Pair) -> None:
@@ -171,6 +133,44 @@ def test_a_prefill_that_stops_past_every_time_out_gets_nothing_back_by_a_clock(g
         stopped.join()
         signal_all(guarded, "prefill", signal.SIGCONT)
     assert until(lambda: ask(guarded, "Good morning.", 2).status_code == 200, 120)
+
+
+def test_a_room_used_twice_hands_off_two_attempts(guarded: Pair) -> None:
+    """One after the other in one room: the second is not taken for the first."""
+    room = 4_000_000 + int(time.time())
+    for _ in range(2):
+        assert [answer.status_code for answer in ask_both(guarded, room, SHORT, SHORT)] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sampling_params": {"regex": "([", "max_new_tokens": 4}},
+        {"sampling_params": {"json_schema": '{"type": "nothing"}', "max_new_tokens": 4}},
+        {"session_params": {"id": "nobody"}},
+        {"return_logprob": True, "logprob_start_len": 100_000},
+    ],
+    ids=["grammar", "schema", "session", "logprobs"],
+)
+def test_every_kind_of_refusal_is_told_to_both_clients(guarded: Pair, wrong: dict[str, object]) -> None:
+    """Whatever refuses a request at prefill, neither role answers it with text, and neither waits for a time-out."""
+    started = time.monotonic()
+    answers = ask_both(guarded, 1_000_000 + int(time.time()), {**SHORT, **wrong}, {**SHORT, **wrong})
+    statuses = [answer.status_code for answer in answers]
+    sys.stdout.write(f"{statuses} after {time.monotonic() - started:.1f} s\n")
+    assert all(answer.status_code >= 400 for answer in answers), [answer.text for answer in answers]
+    assert time.monotonic() - started < 10 * REFUSED_S
+
+
+def test_a_room_used_at_once_by_two_serves_at_most_each_its_own(guarded: Pair) -> None:
+    """Two at once in one room, with other prompts: who is answered is answered about his own."""
+    room = 5_000_000 + int(time.time())
+    other = {**SHORT, "text": "Name the days of the week."}
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda body: ask_both(guarded, room, body, body), (SHORT, other)))
+    alone = [ask_both(guarded, room + 1 + at, body, body)[1].json()["text"] for at, body in enumerate((SHORT, other))]
+    for (_, answer), expected in zip(both, alone, strict=True):
+        assert answer.status_code != 200 or answer.json()["text"] == expected
 
 
 def test_the_traces_of_all_this_conform(guarded: Pair) -> None:
