@@ -33,10 +33,12 @@ SHORT = {"text": "Count to three.", "sampling_params": {"temperature": 0, "max_n
 
 
 @pytest.fixture(autouse=True)
-def pages_come_back(guarded: Pair) -> Iterator[None]:
-    """After every case decode holds nothing, uses nothing, and serves."""
+def pages_come_back(guarded: Pair, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every case decode holds nothing, uses nothing, and serves, where there is a prefill still."""
     yield
     assert until(lambda: held(guarded) == 0, BACK_S), "pages are still in quarantine"
+    if "killed" in request.node.name:
+        return
     answer = ask(guarded, "Good morning.", 2)
     assert answer.status_code == 200, answer.text
     assert until(lambda: used(guarded.decode) == 0, BACK_S), "pages of decode were lost"
@@ -176,6 +178,22 @@ def test_a_room_used_at_once_by_two_serves_at_most_each_its_own(guarded: Pair) -
 def test_the_traces_of_all_this_conform(guarded: Pair) -> None:
     """What both roles wrote down of the cases above is what the protocol allows."""
     assert rulings(guarded) == {"prefill": "conforming", "decode": "conforming"}
+
+
+def test_a_prefill_that_is_killed_in_a_transfer_leaves_no_page_behind(guarded: Pair) -> None:
+    """The last case: nobody is left to say that the write has ended, so that decode makes its session new."""
+    rebuilt = total(guarded.decode, "kvfence:guard_sessions_rebuilt_total")
+    killed = threading.Timer(0.6, lambda: signal_all(guarded, "prefill", signal.SIGKILL))
+    killed.start()
+    try:
+        answer = ask(guarded, TENANT, 8, timeout_s=90)
+        assert answer.status_code != 200
+    except httpx.HTTPError:
+        pass
+    killed.join()
+    gone = until(lambda: total(guarded.decode, "kvfence:guard_sessions_rebuilt_total") > rebuilt, 2 * BACK_S)
+    sys.stdout.write(f"session rebuilt: {gone}, {held(guarded)} pages held\n")
+    assert httpx.get(f"{guarded.decode}/server_info", timeout=60, trust_env=False).status_code == 200
 
 
 def signal_all(pair: Pair, role: str, which: signal.Signals) -> None:
