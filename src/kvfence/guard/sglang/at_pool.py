@@ -100,6 +100,7 @@ class AtPool:
         """The pool of a role is known: from now on its passes are looked at."""
         if not self._wiring.has_role:
             return
+        self._wiring.at_prefill.complete()
         allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
         serials = self._pools.get(allocator)
         if serials is None:

@@ -34,11 +34,16 @@ class AtPrefill:
         self.state: PrefillState | None = None
 
     def begin(self, state: PrefillState) -> None:
-        """Take this role. From now on a write that fails is remembered by the session that it went to."""
+        """Take this role; the engine's manager is not whole yet."""
+        self.state = state
+
+    def complete(self) -> None:
+        """The engine's manager is whole: from now on a write that fails is remembered by the session it went to."""
+        if self.state is None:
+            return
         manager = self._wiring.manager
         if not hasattr(manager, "_staging_outstanding"):
             raise SettingsError(["this SGLang does not count the writes of a room: the guard does not know it"])
-        self.state = state
         shared = manager.engine
         for name in ("batch_transfer_sync", "transfer_sync"):
             setattr(shared, name, self._watched(getattr(shared, name)))

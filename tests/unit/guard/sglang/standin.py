@@ -129,6 +129,12 @@ class Socket:
         self.inbox.append(frames)
 
 
+class Pool:
+    """An allocator of which nothing is asked here: ``test_at_pool.py`` does that."""
+
+    size, page_size, device = PAGES * PAGE, PAGE, "cpu"
+
+
 class Side:
     """What both roles have: hooks, a manager's tables, a place in the network."""
 
@@ -141,14 +147,10 @@ class Side:
         self.request_status: dict[int, KVPoll] = {}
         self.failures: dict[int, str] = {}
         self.transfer_infos: dict[int, dict[str, Any]] = {}
-        if guard.get("counts", True):
-            self._staging_outstanding: defaultdict[int, int] = defaultdict(int)
         self.connection_pool: dict[str, Any] = {}
         self.answers: list[Req] = []
         self.output_streamer = SimpleNamespace(stream_output=lambda reqs, _: self.answers.extend(reqs))
         self.scheduler = self
-        self.engine: Any = SimpleNamespace(session_id=f"127.0.0.1:{port + 1}")
-        self.engine.batch_transfer_sync = self.engine.transfer_sync = self._write
         self.outcome = 0
         self.stand_in = StandInEngine()
         self._without = frozenset(guard.get("without", ()))
@@ -158,9 +160,18 @@ class Side:
         self.wiring: Wiring | None = None
         if guard.get("mode") != "off":
             self.wiring = Wiring(settings.load(environment), self.stand_in, CollectorRegistry())
-            self.wiring.manager_made(
-                None, self, None, SimpleNamespace(value=role), SimpleNamespace(device="cpu", context_length=64)
-            )
+            server = SimpleNamespace(device="cpu", context_length=64)
+            self.wiring.manager_made(None, self, None, SimpleNamespace(value=role), server)
+        # SGLang's manager of a backend is whole only after the one that all backends share
+        if guard.get("counts", True):
+            self._staging_outstanding: defaultdict[int, int] = defaultdict(int)
+        self.engine: Any = SimpleNamespace(session_id=f"127.0.0.1:{port + 1}")
+        self.engine.batch_transfer_sync = self.engine.transfer_sync = self._write
+        self.token_to_kv_pool_allocator = Pool()
+        self.req_to_token_pool = SimpleNamespace(req_to_token=np.zeros((ROWS, 64), np.int32))
+        if self.wiring is not None:
+            self.wiring.hook("paged-clears")(None, self.token_to_kv_pool_allocator)
+            self.wiring.hook("roles-made")(None, self)
 
     def call(self, key: str, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Call one of SGLang's functions, with the guard's hook where there is one."""
