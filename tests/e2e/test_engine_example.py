@@ -47,9 +47,10 @@ def example(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         command = [str(ROOT / "examples" / "vllm-pd" / "run.sh"), "cpu"]
         process = subprocess.Popen(command, env={**env, "TMPDIR": str(tmp_path)}, stdout=out, stderr=out, cwd=tmp_path)
     yield process, log
-    for each in [process, *psutil.Process().children(recursive=True)]:
-        if each.pid == process.pid or each.ppid() == process.pid:
-            each.kill()
+    if process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
     process.wait(10)
 
 
