@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,21 +14,11 @@ import psutil
 import pytest
 
 from kvfence.models.toy import write_toy_checkpoint
+from tests.engines.processes import free_ports
 from tests.house.source import ROOT
 
 READY_S = 90.0
 KVFENCE = Path(sys.executable).with_name("kvfence")
-
-
-def free_ports(number: int) -> list[int]:
-    """Give ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture
