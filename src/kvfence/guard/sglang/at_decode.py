@@ -140,6 +140,7 @@ class AtDecode:
             offer = state.offer(room, pages, int(frames[ROW]), int(frames[PREFIX] or b"0"))
             if offer is None:
                 return None
+            self._wiring.at_pool.set_aside(cast(Reserved, state.reserved(room)).req)
             attempt, num_tokens = offer.attempt, offer.num_tokens
             self._see(SetAside(attempt, num_tokens, tuple(pages.tolist())))
             self._see(Said(Asked(attempt, num_tokens, offer.num_pages, state.hello.layout)))
@@ -153,7 +154,7 @@ class AtDecode:
         req = named["req"]
         if self.state is not None and req.bootstrap_room is not None:
             room = int(req.bootstrap_room)
-            self.state.reserve(room, Reserved(str(req.rid), int(named["fill_len"]), self._receivers.get(room)))
+            self.state.reserve(room, Reserved(str(req.rid), int(named["fill_len"]), self._receivers.get(room), req))
 
     def decode_places(self, original: Any, queue: Any, *given: Any, **named: Any) -> Any:
         """While much of the pool waits for a new session, nothing new is reserved in the old one."""

@@ -132,6 +132,15 @@ class AtPool:
             if looked is not None:
                 self._judge(reqs, looked)
 
+    def set_aside(self, req: Any) -> None:
+        """A request's pages are offered: from now on they are its own, though its first pass is far away."""
+        if self._tables is not None and req is not None and req.kv.req_pool_idx is not None:
+            self._tables.look(_as_batch([req]))
+
+    def are_granted(self, pages: Any) -> bool:
+        """Are these pages somebody's?"""
+        return self._serials is None or bool((self._serials.serial[np.asarray(pages)] > 0).all())
+
     def given_up(self, req: Any) -> None:
         """A request's pages are about to be given back."""
         if self._tables is not None and req.kv.req_pool_idx is not None:

@@ -37,6 +37,10 @@ class AtPrefill:
         """Take this role; the engine's manager is not whole yet."""
         self.state = state
 
+    @property
+    def _enforces(self) -> bool:
+        return self._wiring.settings.enforces
+
     def complete(self) -> None:
         """The engine's manager is whole: from now on a write that fails is remembered by the session it went to."""
         if self.state is None:
@@ -107,7 +111,7 @@ class AtPrefill:
         refusal = req.to_finish
         if self.state is None or req.bootstrap_room is None or req.bootstrap_host == FAKE_HOST:
             return original(queue, req, *given, **named)
-        room, enforces = int(req.bootstrap_room), self._wiring.settings.enforces
+        room, enforces = int(req.bootstrap_room), self._enforces
         refused_already = type(refusal).__name__ == "FINISH_ABORT"
         self._wiring.watcher.see(AtDoor(refused_already))
         if not refused_already:
@@ -144,11 +148,15 @@ class AtPrefill:
         if self.state is None:
             return original(manager, room, pages, *given, **named)
         self._wiring.watcher.see(Posted(self.state.attempt_in(room), len(pages)))
-        if self._wiring.settings.enforces and not self.state.is_expected(room):
+        if self._enforces and not self.state.is_expected(room):
             reason = "no decode with this key and version waits for it"
             self._wiring.tally.refuse(room, "layout-agrees", reason, enforced=True)
             self._wiring.fail(room, f"kvfence: {reason}")
             return None
+        if not self._wiring.at_pool.are_granted(pages):
+            self._wiring.tally.refuse(room, "hold-source", "a page was given back", enforced=self._enforces)
+            if self._enforces:
+                return self.lose(room, "kvfence: a page of this prompt was given back before it was sent")
         row = named.get("aux_index", given[2] if len(given) > 2 else None)
         self.state.note_pages(room, np.asarray(pages), row)
         return original(manager, room, pages, *given, **named)

@@ -31,12 +31,14 @@ class Refusal(Struct, frozen=True):
 class Reserved(Struct):
     """One room: what was reserved for which request, and what came. ``num_tokens``: with what decode has already.
 
-    ``row``: what travels beside the pages. ``receiver``: the engine's, which knows who was offered them.
+    ``row``: what travels beside the pages. ``receiver``: the engine's, which knows who was offered them; ``req``: its
+    request.
     """
 
     request: str
     num_tokens: int
     receiver: Any = None
+    req: Any = None
     offer: Offer | None = None
     pages: Pages | None = None
     row: int = 0

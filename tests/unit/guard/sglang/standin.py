@@ -224,6 +224,8 @@ class Prefill(Side):
     def __init__(self, port: int, network: dict[int, deque[list[bytes]]], guard: dict[str, Any]) -> None:
         super().__init__("prefill", port, network, guard)
         self.queue: list[Req] = []
+        slots = np.arange(PAGES * PAGE)  # whatever is sent was granted, until a test says otherwise
+        self.call("paged-grants", lambda _pool: slots, self.token_to_kv_pool_allocator)
         self.posted: deque[tuple[int, np.ndarray, int | None]] = deque()
 
     def pump(self) -> None:
@@ -244,6 +246,10 @@ class Prefill(Side):
     def _add(self, req: Req) -> None:
         self.queue.append(req)
         self.update_status(req.bootstrap_room, KVPoll.BOOTSTRAPPING)
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """The allocator takes pages back."""
+        self.call("paged-frees", lambda _pool, _pages: None, self.token_to_kv_pool_allocator, np.array(pages))
 
     def send(self, req: Req, pages: Sequence[int], row: int = 3) -> None:
         """The last pass has ended: the pages are posted."""

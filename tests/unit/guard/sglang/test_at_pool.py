@@ -148,6 +148,31 @@ def test_a_page_granted_twice_goes_to_neither_and_never_back() -> None:
     assert rank.wiring.hook("decode-holds")(lambda _queue: False, None) is True
 
 
+def test_a_page_of_a_transfer_that_is_given_to_another_meanwhile_ends_its_request() -> None:
+    """Set aside for a transfer, given back by mistake, granted anew: the first pass after the transfer is refused."""
+    rank = Rank()
+    req = rank.start(0, 5)
+    rank.wiring.at_pool.set_aside(req)
+    rank.allocator.free(rank.slots[0, 1:2])
+    rank.allocator.free_pages = np.roll(rank.allocator.free_pages, 1)
+    other = rank.start(1, 1)
+    assert rank.slots[1, 0] == rank.slots[0, 1]
+    rank.begin(req, other)
+    assert req.to_finish is not None
+
+
+def test_without_setting_aside_that_request_would_be_answered() -> None:
+    """At first sight alone the page is somebody's."""
+    rank = Rank()
+    req = rank.start(0, 5)
+    rank.allocator.free(rank.slots[0, 1:2])
+    rank.allocator.free_pages = np.roll(rank.allocator.free_pages, 1)
+    other = rank.start(1, 1)
+    rank.begin(other)
+    rank.begin(req)
+    assert req.to_finish is None
+
+
 def test_without_the_hook_that_counts_grants_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The serials are what tells: without them the same double grant passes."""
     monkeypatch.setattr("kvfence.guard.sglang.serials.Serials.ban", lambda *_: None)

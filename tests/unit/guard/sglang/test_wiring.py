@@ -89,6 +89,18 @@ def test_a_first_token_that_changed_on_the_way_is_refused() -> None:
     assert "not the bytes that prefill sent" in pair.decode.answers[0].finished_reason.message
 
 
+def test_a_page_that_was_given_back_before_it_is_sent_ends_the_hand_off() -> None:
+    """Prefill's allocator says that it is free: whoever has it next writes what would be sent."""
+    pair, req = Pair(), Req(7, 12)
+    pair.offer(req)
+    pair.prefill.give_back([9])
+    pair.prefill.send(req, [3, 9, 4])
+    assert not pair.prefill.posted
+    pair.settle()
+    assert "given back before it was sent" in pair.decode.answers[0].finished_reason.message
+    assert len(pair.decode.free) == PAGES
+
+
 def test_pages_given_up_in_a_transfer_come_back_when_prefill_says_that_it_has_ended() -> None:
     """A client leaves while a write is under way: its pages are given to nobody before the write has landed."""
     pair, req = Pair(), Req(7, 12)
