@@ -77,6 +77,31 @@ def allocator() -> dict[str, Any]:
     return {"honest": honest, "after": [req.to_finish is None for req in reqs], "scheduler": Scheduler.__name__}
 
 
+def paged() -> dict[str, Any]:
+    """Pages of four tokens: granted whole, grown by many and by one, given back; 0.5.19 needs a GPU for the growth."""
+    import torch
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+
+    pool = PagedTokenToKVPoolAllocator(64, 4, torch.int64, "cpu", None, need_sort=True)
+    serials = wiring.at_pool._of(pool)
+
+    def granted() -> list[int]:
+        return np.flatnonzero(serials.serial > 0).tolist()
+
+    whole = pool.alloc(8)
+    found = {"whole": granted(), "was": sorted(set((whole // 4).tolist()))}
+    try:
+        lens = [torch.tensor([each]) for each in (6, 6, 16, 16)]
+        more = pool.alloc_extend(*lens, whole[5:6], 10)
+        found |= {"extended": granted(), "extended_was": sorted({*found["was"], *(more // 4).tolist()})}
+        next_ = pool.alloc_decode(torch.tensor([17]), torch.tensor([17]), more[-1:])
+        found |= {"grown": granted(), "grown_was": sorted({*found["extended_was"], *(next_ // 4).tolist()})}
+    except Exception as error:  # noqa: BLE001  whatever Triton says where there is no device
+        return {"needs": type(error).__name__, **found}
+    pool.free(torch.cat([whole, more, next_]))
+    return {**found, "left": granted(), "banned": serials.num_banned}
+
+
 def fence() -> dict[str, Any]:
     """A write to an old session lands; after the session is made new, it does not, and one to the new session does."""
     os.environ["MC_FORCE_TCP"] = "1"
@@ -119,7 +144,7 @@ def fence() -> dict[str, Any]:
 
 def main() -> None:
     """Do all of it."""
-    found = {"hooks": hooks(), "allocator": allocator(), "fence": fence()}
+    found = {"hooks": hooks(), "allocator": allocator(), "paged": paged(), "fence": fence()}
     sys.stdout.write("\n" + json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)
