@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from msgspec import Struct
 
 from kvfence.probe.handoff.errors import NotTried
-from kvfence.probe.lexicon import Lexicon
+from kvfence.probe.lexicon import Form, Lexicon
 from kvfence.probe.words import LISTS
 
 LINES_MIN = 3
@@ -29,9 +29,9 @@ class Canary(Struct, frozen=True):
     words: tuple[str, ...]
 
     def stands_in(self, text: str, lexicon: Lexicon) -> bool:
-        """Do all words of the marker stand in a row in a text, however they are dressed?"""
+        """Do all words of the marker stand in a row in a text, dressed or run together, but not garbled?"""
         size = len(self.words)
-        rows = lexicon.rows(text).values()
+        rows = (lexicon.rows(text)[form] for form in (Form.EXACT, Form.SPLIT))
         return any(tuple(row[at : at + size]) == self.words for row in rows for at in range(len(row) - size + 1))
 
     def chance_in(self, text: str) -> float:

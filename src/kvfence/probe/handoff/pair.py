@@ -76,7 +76,8 @@ class Pair:
         ms = 1000 * (time.monotonic() - began_s)
         if problem or status != 200 or not isinstance(frame, dict):
             said = read_refusal(error_text(frame), mask=self._masked).message
-            return Reply(status=status, ms=ms, message=problem or said or "an answer that cannot be read")
+            unread = None if status == 200 else status
+            return Reply(status=unread, ms=ms, message=problem or said or "an answer that cannot be read")
         return _read(frame, ms, self._masked)
 
     async def tokens_of(self, text: str, begins: bool) -> list[int]:

@@ -40,6 +40,8 @@ async def test_a_small_block_has_a_shorter_marker() -> None:
     assert (short.words, whole.words) == (("copper", "lantern"), tuple(MARKERS[0].split()))
     answer = " copper lantern\n- copper"
     assert short.stands_in(answer, lexicon_of(LISTS))
+    assert short.stands_in(" **copper**-Lan\ntern", lexicon_of(LISTS))
+    assert not short.stands_in(" coppar lantern", lexicon_of(LISTS))
     assert not whole.stands_in(answer, lexicon_of(LISTS))
     assert whole.chance_in(answer) < 1e-8 < short.chance_in(answer)
 

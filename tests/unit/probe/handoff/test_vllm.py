@@ -82,6 +82,15 @@ async def test_an_answer_that_is_not_the_prompts_is_wrong_text() -> None:
     assert [each.answer for each in record.found] == [Answer.CORRECT, Answer.CORRECT, Answer.WRONG]
 
 
+async def test_an_answer_that_cannot_be_read_is_could_not_tell() -> None:
+    """200 with a body that is no answer is neither a wrong text nor a correct one."""
+    pair = VllmPair()
+    pair.mumbles = True
+    record = await probed(pair, ["forged-reference"])
+    assert record.found[-1].answer is Answer.UNKNOWN
+    assert record.found[-1].tries[0].why == "an answer that cannot be read"
+
+
 async def test_a_model_that_repeats_nothing_tells_nothing() -> None:
     """Neither a leak nor a correct answer could be seen, so it is COULD NOT TELL."""
     pair = VllmPair()

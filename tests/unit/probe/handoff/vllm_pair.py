@@ -110,7 +110,7 @@ class VllmPair:
     """Both workers. ``recomputes``: what is refused is computed at decode; else it is 500.
 
     ``says``: how an answer comes out, for models that are no good. ``takes``: decode looks at hand-offs at all.
-    ``garbles``: what is not the prompt's own is answered with neither's text.
+    ``garbles``: what is not the prompt's own is answered with neither's text; ``mumbles``: hand-offs with no answer.
     """
 
     def __init__(self, checks: Checks = STOCK, *, recomputes: bool = False) -> None:
@@ -118,7 +118,8 @@ class VllmPair:
         self.words, self.prefill = Words(), Prefill()
         self.cache: dict[tuple[int, ...], list[int]] = {}
         self.is_alive, self.takes, self.running, self.taken = True, True, 0, 0
-        self.leased_s, self.refuses_all, self.garbles = LEASE_S, False, False
+        self.leased_s, self.refuses_all = LEASE_S, False
+        self.garbles = self.mumbles = False
         self.says = str
         self.at_prefill, self.at_decode = Fake(self._at_prefill), Fake(self._at_decode)
 
@@ -153,7 +154,9 @@ class VllmPair:
             return
         prompt, params = seen.body["prompt"], seen.body.get("kv_transfer_params")
         self.prefill.reap()
-        if params is not None and self.refuses_all:
+        if params is not None and self.mumbles:
+            await wire.answer(200, b"[]")
+        elif params is not None and self.refuses_all:
             await wire.answer(500, _ERROR)
         elif params is None or not self.takes:
             await wire.answer(200, self._answer(self._cached(prompt, None), prompt))
