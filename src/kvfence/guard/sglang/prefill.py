@@ -59,7 +59,8 @@ class PrefillState:
         """
         with self._lock:
             self._peers.pop(endpoint, None)
-            self._unsure.discard(self._sessions.get(endpoint, ""))
+            if self._sessions.get(endpoint, session) != session:  # the old one has ended, and what was unsure in it
+                self._unsure.discard(self._sessions[endpoint])
             self._sessions[endpoint] = session
             if hello.version != VERSION:
                 return None

@@ -188,6 +188,19 @@ def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillSt
     assert not prefill.is_expected(ROOM)
 
 
+def test_a_write_that_failed_is_remembered_for_as_long_as_its_session(
+    pair: tuple[Side, PrefillState, Side, DecodeState],
+) -> None:
+    """Another hello in the same session changes nothing; a new session begins without doubts."""
+    _, prefill, _, decode = pair
+    prefill.meet(decode.hello, ENDPOINT, SESSION)
+    prefill.note_failed(SESSION)
+    prefill.meet(decode.hello, ENDPOINT, SESSION)
+    assert prefill.is_unsure(ENDPOINT)
+    prefill.meet(decode.hello, ENDPOINT, "127.0.0.1:9001")
+    assert not prefill.is_unsure(ENDPOINT)
+
+
 def test_remembered_refusals_are_bounded(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A client that sends refused prompts for ever fills no memory; the oldest is forgotten."""
     decode = pair[3]
