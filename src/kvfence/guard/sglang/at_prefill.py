@@ -98,7 +98,8 @@ class AtPrefill:
             manager.transfer_infos.pop(revoke.room, None)
         if endpoint is None or manager._staging_outstanding.get(revoke.room, 0) > 0:
             return
-        unsure, attempt = state.is_unsure(endpoint), revoke.attempt
+        attempt = revoke.attempt
+        unsure = state.is_unsure(attempt, endpoint)
         said = messages.Unknown(attempt) if unsure else messages.Drained(attempt)
         self._wiring.watcher.see(Heard(attempt.gateway, messages.Abort(attempt)))
         self._wiring.watcher.see(Said(said, attempt.gateway))

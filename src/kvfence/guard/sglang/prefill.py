@@ -48,6 +48,7 @@ class PrefillState:
         self._rooms: OrderedDict[int, _Sending] = OrderedDict()
         self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
         self._revoked: OrderedDict[AttemptId, None] = OrderedDict()
+        self._asked: OrderedDict[AttemptId, None] = OrderedDict()
         self._open: OrderedDict[int, None] = OrderedDict()
 
     # ---- what decode says ----
@@ -72,6 +73,9 @@ class PrefillState:
     def expect(self, offer: Offer, endpoint: Endpoint) -> RefusedAtPrefill | None:
         """Remember what a decode that we have met expects of a room; give the refusal where there is one already."""
         with self._lock:
+            self._asked[offer.attempt] = None
+            while len(self._asked) > ROOMS_MAX:
+                self._asked.popitem(last=False)
             refused = self._refused.get(offer.room)
             if refused is None and endpoint in self._peers and offer.attempt not in self._revoked:
                 self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
@@ -96,9 +100,12 @@ class PrefillState:
             sender = revoked.attempt.gateway
             return next((at for at, hello in self._peers.items() if hello.sender == sender), None)
 
-    def is_unsure(self, endpoint: Endpoint) -> bool:
-        """Has a write to this decode failed in its session? Then nobody can say when it ends."""
-        return self._sessions.get(endpoint) in self._unsure
+    def is_unsure(self, attempt: AttemptId, endpoint: Endpoint) -> bool:
+        """Is it unknown when writes of this attempt end?
+
+        It is where one to this decode has failed in its session, and for an attempt that a former life was asked for.
+        """
+        return attempt not in self._asked or self._sessions.get(endpoint) in self._unsure
 
     # ---- what the engine does ----
 

@@ -191,14 +191,20 @@ def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillSt
 def test_a_write_that_failed_is_remembered_for_as_long_as_its_session(
     pair: tuple[Side, PrefillState, Side, DecodeState],
 ) -> None:
-    """Another hello in the same session changes nothing; a new session begins without doubts."""
+    """Another hello in the same session changes nothing, a new one begins without doubts; nor is a former life known."""
     _, prefill, _, decode = pair
+    decode.reserve(ROOM, Reserved("request", 12))
+    offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
+    assert offer is not None
     prefill.meet(decode.hello, ENDPOINT, SESSION)
+    assert prefill.is_unsure(offer.attempt, ENDPOINT), "this life was not asked for it"
+    prefill.expect(offer, ENDPOINT)
+    assert not prefill.is_unsure(offer.attempt, ENDPOINT)
     prefill.note_failed(SESSION)
     prefill.meet(decode.hello, ENDPOINT, SESSION)
-    assert prefill.is_unsure(ENDPOINT)
+    assert prefill.is_unsure(offer.attempt, ENDPOINT)
     prefill.meet(decode.hello, ENDPOINT, "127.0.0.1:9001")
-    assert not prefill.is_unsure(ENDPOINT)
+    assert not prefill.is_unsure(offer.attempt, ENDPOINT)
 
 
 def test_remembered_refusals_are_bounded(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:

@@ -174,6 +174,17 @@ def test_a_write_that_failed_frees_nothing_until_the_session_is_new(monkeypatch:
     assert len(pair.decode.free) == PAGES
 
 
+def test_a_new_life_of_prefill_does_not_vouch_for_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a dead prefill posted may land yet; its successor at the same address knows nothing of that."""
+    pair, req = Pair(), Req(7, 12)
+    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: False)
+    pair.offer(req)
+    pair.prefill.wiring.at_prefill.state._asked.clear()  # type: ignore[union-attr]
+    pair.decode.queue[0][1].abort()
+    pair.settle(6)
+    assert len(pair.decode.free) == PAGES - 3
+
+
 def test_a_session_that_still_answers_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new session that did not end the old one proves nothing."""
     pair, req = Pair(), Req(7, 12)
