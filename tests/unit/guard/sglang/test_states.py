@@ -191,7 +191,7 @@ def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillSt
 def test_a_write_that_failed_is_remembered_for_as_long_as_its_session(
     pair: tuple[Side, PrefillState, Side, DecodeState],
 ) -> None:
-    """Another hello in the same session changes nothing, a new one begins without doubts; nor is a former life known."""
+    """Another hello in the same session changes nothing, a new one ends the doubts; a former life is not known."""
     _, prefill, _, decode = pair
     decode.reserve(ROOM, Reserved("request", 12))
     offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
