@@ -180,6 +180,8 @@ class AtDecode:
     def decode_aborts(self, original: Any, req: Any, message: str, *given: Any, **named: Any) -> Any:
         """A request that the guard or prefill refused ends with that refusal's words, not with a time-out's."""
         refusal = self.state.refusal(req.bootstrap_room) if self.state is not None else None
+        if self.state is not None and req.bootstrap_room is not None:
+            self.state.fail(str(req.rid), int(req.bootstrap_room))
         if self.state is None or refusal is None or not self._enforces:
             return original(req, message, *given, **named)
         self.state.told(int(req.bootstrap_room))

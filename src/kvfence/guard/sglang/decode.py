@@ -32,7 +32,7 @@ class Reserved(Struct):
     """One room: what was reserved for which request, and what came. ``num_tokens``: with what decode has already.
 
     ``row``: what travels beside the pages. ``receiver``: the engine's, which knows who was offered them; ``req``: its
-    request.
+    request. ``is_failed``: the engine has given the transfer up, on every rank, whatever this rank found.
     """
 
     request: str
@@ -45,11 +45,13 @@ class Reserved(Struct):
     promise: Promise | None = None
     verdict: Verdict | None = None
     digest: str | None = None
+    is_failed: bool = False
 
     @property
     def is_owed(self) -> bool:
-        """May somebody write to these pages for whom nobody has vouched?"""
-        return self.offer is not None and not (self.verdict is not None and self.verdict.holds)
+        """Were pages offered, and not adopted?"""
+        adopted = self.verdict is not None and self.verdict.holds and not self.is_failed
+        return self.offer is not None and not adopted
 
     @property
     def is_vouched_for(self) -> bool:
@@ -61,7 +63,8 @@ class Reserved(Struct):
     @property
     def is_torn(self) -> bool:
         """Are the bytes that landed not those that were sent? Then somebody else writes there."""
-        return self.verdict is not None and self.verdict.decisions[-1].guard == "digest-matches" and self.is_owed
+        verdict = self.verdict
+        return verdict is not None and not verdict.holds and verdict.decisions[-1].guard == "digest-matches"
 
 
 class DecodeState:
@@ -157,10 +160,17 @@ class DecodeState:
         """The engine is done with a room's transfer; it may still have to tell its client why, and give pages back."""
         with self._lock:
             reserved = self._rooms.pop(room, None)
-            if reserved is not None and reserved.is_owed:
+            if reserved is not None and reserved.offer is not None:
                 self._owed[reserved.request] = reserved
                 while len(self._owed) > ROOMS_MAX:
                     self._owed.popitem(last=False)
+
+    def fail(self, request: str, room: int) -> None:
+        """The engine ends a request with an error: what was offered for it is not adopted, whatever was found of it."""
+        with self._lock:
+            reserved = self._owed.get(request) or self._rooms.get(room)
+            if reserved is not None and reserved.request == request:
+                reserved.is_failed = True
 
     def take_owed(self, request: str, room: int) -> Reserved | None:
         """The engine gives a request's pages back: give what is still owed for them, once; None where nothing is."""
@@ -171,7 +181,7 @@ class DecodeState:
                 if reserved is None or reserved.request != request or not reserved.is_owed:
                     return None
                 del self._rooms[room]
-            return reserved
+            return reserved if reserved.is_owed else None
 
     @property
     def num_open(self) -> int:

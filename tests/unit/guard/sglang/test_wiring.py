@@ -223,6 +223,22 @@ def test_no_rank_gives_back_what_another_still_holds() -> None:
     assert len(pair.decode.free) == PAGES
 
 
+def test_a_transfer_that_another_rank_refused_is_held_on_this_one_too() -> None:
+    """This rank found nothing wrong; the vote was to fail, so that all ranks hold the same, in the same order."""
+    pair, req = Pair(), Req(7, 12)
+    pair.offer(req)
+    pair.prefill.send(req, [3, 9, 4])
+    pair.prefill.begin()()
+    entry = pair.decode.queue.pop()
+    pair.decode.turn()
+    assert entry[1].poll() is KVPoll.SUCCESS
+    pair.decode._conclude(entry, KVPoll.FAILED)
+    assert len(pair.decode.wiring.at_decode.quarantine.held) == 1  # type: ignore[union-attr]
+    assert len(pair.decode.free) == PAGES - 3
+    pair.decode.turn()
+    assert len(pair.decode.free) == PAGES
+
+
 def test_much_of_the_pool_in_quarantine_keeps_new_requests_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing new is offered in a session that is about to end, once a quarter of the pool waits for that."""
     pair, lost, open_, late = Pair(), Req(7, 20), Req(8, 4), Req(9, 4)
