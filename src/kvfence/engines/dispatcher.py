@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import httpx
 from msgspec import Struct
@@ -30,6 +31,9 @@ ATTEMPTS_MAX = 3
 """Pairs that one request is offered to."""
 
 ROOM_BITS = 62
+GIVEN_UP = Ending(EndReason.WORKER_LOST, elsewhere=True)
+"""Of an attempt with a worker that says nothing any more: whoever waits is told, and its legs are left to settle."""
+
 Item = TokensOut | EndOut | Exception
 
 
@@ -42,8 +46,22 @@ class _Open(Struct):
     left: asyncio.Event
     num_told: int = 0
     over: bool = False
+    legs: list[asyncio.Event] = []
 
     __repr__ = without_content
+
+    def leave(self) -> None:
+        """Nobody waits any more."""
+        for event in (self.left, *self.legs):
+            event.set()
+
+    def leg(self) -> asyncio.Event:
+        """Begin an attempt. Returns: set when nobody waits for it any more."""
+        event = asyncio.Event()
+        self.legs.append(event)
+        if self.left.is_set():
+            event.set()
+        return event
 
     def tell(self, item: Item) -> None:
         """Pass something on to whoever reads."""
@@ -120,14 +138,14 @@ class EngineDispatcher:
         finally:
             for each in mine:
                 each.over = True
-                each.left.set()
+                each.leave()
 
     def leave(self, request: RequestId) -> None:
         """Cancel one of several; see ``Generations.leave``."""
         opened = self._open.get(request)
         if opened is not None:
             opened.tell(EndOut(EndReason.CANCELLED))
-            opened.left.set()
+            opened.leave()
 
     # ---- admission
 
@@ -200,12 +218,26 @@ class EngineDispatcher:
         for mark in ("offered", "dispatched"):
             self.journeys.mark(request.id, mark)
 
-        def tell(tokens: TokensOut) -> None:
-            self.journeys.mark(request.id, "first_token")
-            opened.tell(tokens)
+        waited_for, left = True, opened.leg()
 
-        with self.fleet.holding(pair, request):
-            outcome = await self._handoffs(self._http, self._dialect, opened.left).run(pair, order, tell)
+        def tell(tokens: TokensOut) -> None:
+            if waited_for:
+                self.journeys.mark(request.id, "first_token")
+                opened.tell(tokens)
+
+        with self.fleet.holding(pair, request) as given_up:
+            running = asyncio.create_task(self._handoffs(self._http, self._dialect, left).run(pair, order, tell))
+            giving_up = asyncio.create_task(given_up.wait())
+            try:
+                await asyncio.wait((running, giving_up), return_when=asyncio.FIRST_COMPLETED)
+                waited_for = running.done()
+                outcome = running.result() if waited_for else Outcome(GIVEN_UP, (), (running,))
+            finally:
+                left.set()
+                ended: list[asyncio.Task[Any]] = [giving_up, running] if waited_for else [giving_up]
+                for task in ended:
+                    task.cancel()
+                await asyncio.gather(*ended, return_exceptions=True)
         self._note(pair, outcome)
         return outcome
 
@@ -227,8 +259,10 @@ class EngineDispatcher:
                 await asyncio.wait({leg}, timeout=max(0.0, ends_at - asyncio.get_running_loop().time()))
             finally:
                 leg.cancel()
-                await asyncio.gather(leg, return_exceptions=True)
+                (outcome,) = await asyncio.gather(leg, return_exceptions=True)
                 self._rests.pop(leg, None)
+                for rest in outcome.rest if isinstance(outcome, Outcome) else ():
+                    self._let_settle(rest, tenant, ends_at)
 
         self._rests[leg] = tenant
         task = asyncio.create_task(settle())

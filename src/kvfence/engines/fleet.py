@@ -26,11 +26,20 @@ from kvfence.protocol.admission import Capacity, Fit
 from kvfence.protocol.routing import Need, WorkerLoad, place
 from kvfence.runtime.generation import WorkerState
 
-LOOK_EVERY_S = 5.0
-LOOK_AGAIN_S = 1.0
-LOOK_TIMEOUT_S = 10.0
-"""Both engines answer from beside their model's loop; one that takes longer is not one to wait for."""
 
+class Looking(Struct, frozen=True):
+    """How often workers are looked at, in seconds; ``again_s``: those that were not there.
+
+    Both engines answer from beside their model's loop: one that takes longer is not one to wait for, and one that does
+    not answer two looks on end is not coming back to what it has open.
+    """
+
+    every_s: float = 5.0
+    again_s: float = 1.0
+    timeout_s: float = 10.0
+
+
+MISSED_MAX = 2
 TOKENIZE = "/tokenize"
 
 
@@ -42,7 +51,10 @@ WorkerName = NewType("WorkerName", str)
 
 
 class Worker(Struct):
-    """One worker. ``problem``: why it gets nothing now, or empty. Units: promised: tokens of open attempts."""
+    """One worker. ``problem``: why it gets nothing now, or empty. ``watchers``: set when it is given up.
+
+    Units: promised: tokens of open attempts. num_missed: looks on end that it did not answer.
+    """
 
     name: WorkerName
     role: Role
@@ -52,6 +64,8 @@ class Worker(Struct):
     promised: int = 0
     num_open: int = 0
     num_lost: int = 0
+    num_missed: int = 0
+    watchers: set[asyncio.Event] = set()
 
     @property
     def healthy(self) -> bool:
@@ -75,8 +89,9 @@ class Fleet:
         http: httpx.AsyncClient,
         urls: Mapping[Role, Sequence[str]],
         sample: Sample | None = None,
+        looking: Looking | None = None,
     ) -> None:
-        self._dialect, self._http, self._sample = dialect, http, sample
+        self._dialect, self._http, self._sample, self._looking = dialect, http, sample, looking or Looking()
         self._workers = {
             name: Worker(name, role, url.rstrip("/"))
             for role, each in urls.items()
@@ -105,13 +120,13 @@ class Fleet:
 
     async def _watch(self, worker: Worker) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S if worker.healthy else LOOK_AGAIN_S)
+            await asyncio.sleep(self._looking.every_s if worker.healthy else self._looking.again_s)
             await self._look(worker)
 
     async def _look(self, worker: Worker) -> None:
         problem = ""
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
+            async with asyncio.timeout(self._looking.timeout_s):
                 measured = await self._dialect.look(self._http, worker.url, worker.role)
                 if worker.measured is None and self._sample is not None:
                     await self._compare(worker, measured.model, self._sample)
@@ -121,10 +136,14 @@ class Fleet:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             problem = f"not reached ({type(error).__name__})"
         except TimeoutError:
-            problem = f"no answer within {LOOK_TIMEOUT_S:g} s"
+            problem = f"no answer within {self._looking.timeout_s:g} s"
         if problem and worker.healthy:
             self.note_lost(worker.name, problem)
         worker.problem = problem
+        worker.num_missed = worker.num_missed + 1 if problem else 0
+        if worker.num_missed == MISSED_MAX:
+            for watcher in worker.watchers:
+                watcher.set()
 
     async def _compare(self, worker: Worker, model: str, sample: Sample) -> None:
         """Refuse a worker that reads token ids otherwise than the gateway writes them; one that cannot say is taken.
@@ -230,8 +249,9 @@ class Fleet:
         return Spot(worker.name, worker.url, urlsplit(worker.url).hostname or "", worker.measured)
 
     @contextmanager
-    def holding(self, pair: Pair, request: Request) -> Iterator[None]:
-        """Count a request's tokens as promised while the block runs."""
+    def holding(self, pair: Pair, request: Request) -> Iterator[asyncio.Event]:
+        """Count a request's tokens as promised while the block runs. Yields: set when one of the two is given up."""
+        given_up = asyncio.Event()
         needs = (
             (pair.prefill.name, len(request.token_ids)),
             (pair.decode.name, len(request.token_ids) + request.max_tokens),
@@ -241,11 +261,13 @@ class Fleet:
                 worker = self._workers[WorkerName(name)]
                 worker.promised += num_tokens
                 worker.num_open += 1
-                stack.callback(_give_back, worker, num_tokens)
-            yield
+                worker.watchers.add(given_up)
+                stack.callback(_give_back, worker, num_tokens, given_up)
+            yield given_up
 
 
-def _give_back(worker: Worker, num_tokens: int) -> None:
+def _give_back(worker: Worker, num_tokens: int, given_up: asyncio.Event) -> None:
+    worker.watchers.discard(given_up)
     worker.promised -= num_tokens
     worker.num_open -= 1
 

@@ -48,6 +48,8 @@ class Script:
         self.moved: int | None = None
         self.gives_params = True
         self.reads: list[int] | None = None
+        self.before_look = asyncio.Event()
+        self.before_look.set()
 
     def note(self, body: dict[str, Any]) -> None:
         self.bodies.append(body)
@@ -98,6 +100,7 @@ class SglangFake:
         self.script, self.rooms = script, rooms
 
     async def info(self, _: Request) -> Response:
+        await self.script.before_look.wait()
         return JSONResponse(
             {
                 "model_path": "/models/smol",

@@ -16,7 +16,7 @@ from kvfence.core.request import Request, SamplingParams
 from kvfence.engines.dialect import Dialect
 from kvfence.engines.dispatcher import EngineDispatcher, EngineNumbers
 from kvfence.engines.door import open_client
-from kvfence.engines.fleet import Fleet, Sample
+from kvfence.engines.fleet import Fleet, Looking, Sample
 from kvfence.engines.handoff import Handoff
 from kvfence.engines.sglang import SglangDialect
 from kvfence.engines.vllm import VllmDialect
@@ -55,6 +55,7 @@ class Build(Struct):
     fleets: type[Fleet] = Fleet
     limits: Limits = Limits()
     sample: Sample | None = None
+    looking: Looking | None = None
 
 
 @asynccontextmanager
@@ -68,7 +69,7 @@ async def standing(build: Build) -> AsyncIterator[Site]:
             for role, scripts in (("prefill", build.prefill), ("decode", build.decode))
         }
         http = open_client()
-        fleet = build.fleets(build.dialect, http, urls, build.sample)  # type: ignore[arg-type]
+        fleet = build.fleets(build.dialect, http, urls, build.sample, build.looking)  # type: ignore[arg-type]
         dispatcher = EngineDispatcher(fleet, build.dialect, http, build.limits, build.handoffs)
         stack.push_async_callback(dispatcher.close)
         await fleet.start()

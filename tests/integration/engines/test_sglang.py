@@ -9,7 +9,7 @@ from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.limits import Limits
 from kvfence.core.settings import Role
 from kvfence.engines.dialect import Order, Pair, Said
-from kvfence.engines.fleet import Fleet, Sample
+from kvfence.engines.fleet import Fleet, Looking, Sample
 from kvfence.engines.handoff import GONE, Handoff, Listener, Outcome
 from kvfence.engines.measured import Measured
 from kvfence.engines.sglang import SglangDialect
@@ -292,6 +292,33 @@ async def test_a_worker_that_is_gone_gets_nothing_until_it_was_looked_at(prefill
         health = (await site.client.get("/health")).json()
         assert (await complete(site)).json()["error"]["code"] == "no_worker"
     assert {each["worker"]: each["state"] for each in health["workers"]}["prefill-0"] == "did not answer a request"
+
+
+async def test_whoever_waits_for_a_worker_that_says_nothing_is_told(prefill: Script, decode: Script) -> None:
+    """After two looks without an answer, long before the deadline; the legs are left to settle, and count as open."""
+    prefill.before_answer.clear()
+    decode.before_end.clear()
+    looking = Looking(every_s=0.05, again_s=0.05, timeout_s=0.3)
+    build = Build([prefill], [decode], SglangDialect(), limits=Limits(queue_tenant_max=1), looking=looking)
+    async with standing(build) as site:
+        asked = asyncio.create_task(read_all(site, request_of()))
+        async with asyncio.timeout(10):
+            await decode.asked.wait()
+            prefill.before_look.clear()
+            assert await asked == (b"", EndReason.WORKER_LOST)
+            assert (prefill.closed, decode.closed) == ([], [])
+            prefill.before_look.set()
+            answer = b"", EndReason.NO_WORKER
+            while answer[1] is EndReason.NO_WORKER:
+                await asyncio.sleep(0)
+                answer = await read_all(site, request_of(name="next"))
+            assert answer == (b"", EndReason.QUEUE_FULL)
+        prefill.before_answer.set()
+        async with asyncio.timeout(10):
+            await decode.closing.wait()
+        await site.dispatcher.drain(5)
+    assert decode.closed == ["settled"]
+    assert site.dispatcher.outcomes["worker_lost"] == 1
 
 
 async def test_a_url_of_the_other_role_gets_nothing(decode: Script) -> None:
