@@ -176,12 +176,19 @@ class Stage:
 
     async def send_all(self, canaries: Sequence[Canary]) -> list[Exchange]:
         """Send canaries together; their exchanges stand in the same order."""
+        return [heard for (heard,) in await self.send_in_turn([(canary,) for canary in canaries])]
+
+    async def send_in_turn(self, rows: Sequence[Sequence[Canary]]) -> list[list[Exchange]]:
+        """Send rows of canaries together, each row's one after the other, at once; exchanges stand alike."""
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.send(canary)) for canary in canaries]
+                tasks = [group.create_task(self._in_turn(row)) for row in rows]
         except* Ended as ends:
             raise _first(ends) from None
         return [task.result() for task in tasks]
+
+    async def _in_turn(self, canaries: Sequence[Canary]) -> list[Exchange]:
+        return [await self.send(canary) for canary in canaries]
 
     async def send_beside(self, ask: Ask, draft: Draft, load: Sequence[Canary]) -> None:
         """Send what was drafted before while others are under way."""

@@ -79,10 +79,10 @@ def repetition(world: World, exchange: Exchange) -> Exchange:
 
 
 def garbled_echo(world: World, exchange: Exchange) -> Exchange:
-    """The first of several answers to one prompt has a letter of its marker wrong."""
+    """The second of a prompt's answers, asked alone, has a letter of its marker wrong."""
     ask = exchange.ask
-    first = all(each.ask.prompt != ask.prompt for each in world.exchanges)
-    if ask.phase is Phase.REPLAY and ask.role == "alone" and first and exchange.is_answer:
+    before = sum((each.ask.prompt, each.ask.role) == (ask.prompt, "alone") for each in world.exchanges)
+    if ask.phase is Phase.REPLAY and ask.role == "alone" and before == 1 and exchange.is_answer:
         word = max(ask.echo[0].split(), key=len)
         return replace(exchange, text=exchange.text.replace(word, word[:-1] + "q", 1))
     return exchange
