@@ -141,7 +141,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     """What the first phase learned of the endpoint; None is not known.
 
     ``limit_tokens``: the longest prompt that is answered, between ``limit_low`` (answered) and ``limit_high``
-    (refused) where the bisection did not end. ``advertised_tokens``: the context that the server names.
+    (refused) where the bisection did not end. ``advertised_tokens``: the context that the server names, at
+    ``/models`` or in the words of a refusal.
     ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt sent alone; ``overhead_s``: of the shortest
     prompt.
     ``tokens_per_word``: of our own prompts, by usage or by bisection. ``deterministic``: one greedy prompt asked
@@ -161,6 +162,13 @@ class Calibration(Struct, frozen=True, kw_only=True):
     has_logprobs: bool | None = None
     has_seed: bool | None = None
     echoes: tuple[int, int] | None = None
+
+    @property
+    def likely_limit(self) -> int | None:
+        """Give the limit, or the length nearest to it that is known: named and not refused, else answered."""
+        named = self.advertised_tokens
+        fits = named is not None and (self.limit_low or 0) <= named < (self.limit_high or named + 1)
+        return self.limit_tokens or (named if fits else self.limit_low or named)
 
 
 class Cut(StrEnum):

@@ -13,8 +13,8 @@ from kvfence.probe.exchange import Phase
 WEIGHTS: dict[Phase, float] = {
     Phase.CALIBRATE: 0.13,
     Phase.SEED: 0.08,
-    Phase.OVERSIZE: 0.37,
-    Phase.ABORT: 0.12,
+    Phase.OVERSIZE: 0.35,
+    Phase.ABORT: 0.14,
     Phase.PRESSURE: 0.10,
     Phase.PREFIX: 0.10,
     Phase.REPLAY: 0.10,

@@ -122,9 +122,7 @@ def _time_share(stage: Stage, phases: Sequence[Phase]) -> float | None:
 
 def _replan(stage: Stage, phases: Sequence[Phase]) -> Plan:
     """Divide again with the real limit: shares of later phases follow from what prompts really cost."""
-    calibration = stage.calibration
-    length = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens
-    return make_plan(stage.budget, phases, length)
+    return make_plan(stage.budget, phases, stage.calibration.likely_limit)
 
 
 def record_of(stage: Stage, end: Ended | None, wall_s: float) -> Record:

@@ -60,16 +60,36 @@ async def test_a_hidden_limit_is_found_and_its_leak_is_read() -> None:
     assert set(foreign(record)) <= {e.ask.number for e in record.exchanges if (e.prompt_tokens or 0) > 250}
 
 
+async def rungs_of(budget: Budget, told: int | None = None, **model: Any) -> list[int]:
+    """The lengths of a ladder on a server that lists no context."""
+    async with Fake(Model(context=None, **model)) as fake:
+        record = await probe(Run(door=door_to(fake, Api.COMPLETIONS), budget=budget, seed=3), told)
+    assert told is None or record.calibration.advertised_tokens == told
+    ladder = [each for each in record.exchanges if each.ask.phase is Phase.OVERSIZE]
+    return [each.prompt_tokens or each.ask.num_tokens or 0 for each in ladder if each.ask.role == "ladder"]
+
+
+FEW = replace(SMALL, requests_max=44)
+"""Too few to search for a limit."""
+
+
 async def test_a_context_that_only_the_caller_knows_gives_the_ladder_its_lengths() -> None:
     """A router that names no context, and a budget too small to search: the told one says where to look."""
-    few = replace(SMALL, requests_max=44)
-    rungs = []
-    for told in (None, 4000):
-        async with Fake(Model(context=None, limit=10_000)) as fake:
-            record = await probe(Run(door=door_to(fake, Api.COMPLETIONS), budget=few, seed=3), told)
-        rungs.append([each.ask.num_tokens or 0 for each in record.exchanges if each.ask.phase is Phase.OVERSIZE])
-        assert record.calibration.advertised_tokens == told
-    assert max(rungs[0]) < 1000 < 3800 < max(rungs[1])
+    assert max(await rungs_of(FEW, limit=10_000)) < 2050
+    assert 3800 < max(await rungs_of(FEW, 4000, limit=10_000)) < 4050
+
+
+async def test_a_limit_that_a_refusal_names_gives_the_ladder_its_lengths() -> None:
+    """One overlong prompt is tried however small the budget: its refusal names what /models does not."""
+    assert 1400 < max(await rungs_of(FEW, limit=1500)) < 1550
+    assert 450 < max(await rungs_of(FEW, limit=500)) < 520
+
+
+async def test_a_ladder_that_meets_no_limit_goes_on_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search had no time, an answer at the top says that the limit lies higher, until a refusal names it."""
+    monkeypatch.setattr(limits, "LEFT_FOR_MORE", 99)
+    heights = await rungs_of(replace(SMALL, requests_max=120), limit=9_000)
+    assert any(8_700 < height <= 9_000 for height in heights)
 
 
 async def test_a_slow_server_is_waited_for_as_long_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Markers, texts and lengths: what is promised of chance, and what the ruler hits."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from kvfence.core.errors import SettingsError
 from kvfence.probe.markers import ENTROPY_BITS, MARKERS_MAX, SPACE, accident_bound, draw_markers
 from kvfence.probe.refusals import read_refusal
-from kvfence.probe.texts import NATURAL, REPETITIVE, Ruler, Wish, compose
+from kvfence.probe.texts import NATURAL, ONWARD, PLAIN, REPETITIVE, Ruler, Wish, compose
 from kvfence.probe.words import FIRST, LISTS, SECOND, THIRD
 
 WORDS = [word for words in (FIRST, SECOND, THIRD) for word in words.split()]
@@ -74,6 +75,45 @@ def test_the_ruler_hits_a_length_once_its_line_was_counted(template: int) -> Non
             again = ruler.draft(Wish(REPETITIVE, (marker,), length, 111111))
             assert again.measured
             assert counted(again.prompt, template) == again.expected == length
+
+
+def ruler_of(counted_as: Callable[[str, int], int], seed: int) -> list[tuple[int, int]]:
+    """Plan prompts of all kinds and lengths; give (planned, real) of those that count as measured."""
+    rng, ruler, planted = random.Random(seed), Ruler(), draw_markers(seed, ["a", "b"]).planted
+    found = []
+    for number in range(200):
+        tenant = rng.choice(list(planted))
+        kind = REPETITIVE if number < 3 else rng.choice([REPETITIVE, ONWARD, NATURAL, PLAIN])
+        markers = {NATURAL: planted[tenant], PLAIN: ()}.get(kind, (rng.choice(planted[tenant]),))
+        markers = planted["a"][:1] if number < 3 else markers
+        shape = ((2, 0), (2, 6), (4, 0))[number] if number < 3 else None
+        length = rng.choice([56, 150, 252, 403, 512, 742, 1008, 1025, 3000])
+        draft = ruler.draft(Wish(kind, markers, length, rng.randrange(1_000_000), shape=shape))
+        real = counted(draft.prompt, 31)
+        if draft.measured and number >= 3:
+            found.append((draft.expected, real))
+        ruler.learn(draft, counted_as(draft.prompt, real) if number >= 3 else real)
+    return found
+
+
+def test_every_plan_comes_near_what_is_counted() -> None:
+    """Kinds and lengths in any order: sentences differ, so that a short prompt may miss by some words, none by far."""
+    planned = [pair for seed in range(3) for pair in ruler_of(lambda _, real: real, seed)]
+    assert len(planned) > 300
+    assert [pair for pair in planned if abs(pair[0] - pair[1]) > max(40, 0.15 * pair[1])] == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 3.0])
+def test_a_count_that_contradicts_the_others_teaches_nothing(share: float) -> None:
+    """A server that counts one prompt in ten as one token, a tenth, or three times as much spoils no later plan."""
+    lot = random.Random(4)
+
+    def lying(_: str, real: int) -> int:
+        return max(1, int(real * share)) if lot.random() < 0.1 else real
+
+    planned = [pair for seed in range(3) for pair in ruler_of(lying, seed)]
+    assert len(planned) > 300
+    assert [pair for pair in planned if abs(pair[0] - pair[1]) > max(40, 0.15 * pair[1])] == []
 
 
 def test_a_natural_text_is_dense_with_markers() -> None:

@@ -16,8 +16,11 @@ WIDTHS = (1, 2, 3)
 """How many leave together: alone its pages are the next one's, in bursts there are writes on their way all the time."""
 
 LEAVE_S_MIN = 0.004
-SOONEST, LATEST = 0.5, 2.5
-"""Times what prefill is expected to take: within it, and while pages are on their way; later behind others."""
+SOONEST, LATEST = 0.1, 2.0
+"""Times what prefill is expected to take: within it, and while pages are on their way; later behind others.
+
+Early as often as late: what is expected holds the transfer, and where that is slow prefill is over long before.
+"""
 
 MIDWAY_EVERY = 6
 
@@ -59,7 +62,8 @@ def _leave_s(stage: Stage, length: int, place: int) -> float:
     calibration = stage.calibration
     prefill_s = length / calibration.tokens_per_s if calibration.tokens_per_s else 0.1
     due_s = (calibration.overhead_s or 0.0) + prefill_s
-    return max(LEAVE_S_MIN, stage.rng.uniform(SOONEST, LATEST + place) * due_s)
+    span = (LATEST + place) / SOONEST
+    return max(LEAVE_S_MIN, SOONEST * span ** stage.rng.random() * due_s)
 
 
 def _reuse(stage: Stage, asker: str, length: int, number: int, place: int) -> Canary:

@@ -48,6 +48,7 @@ async def run(stage: Stage) -> None:
     found = await find_limit(stage, advertised)
     stage.calibration = replace(
         stage.calibration,
+        advertised_tokens=advertised or found.named,
         limit_tokens=found.limit,
         limit_low=found.low,
         limit_high=found.high,

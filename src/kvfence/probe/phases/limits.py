@@ -13,7 +13,7 @@ WAIT_S = 30.0
 """A prompt near the limit that is not answered in this time and four times its due counts as refused."""
 
 LEFT_FOR_MORE = 7
-"""Requests that stay for prefill's rate and for the controls."""
+"""Requests that stay for prefill's rate and for the controls; the first try is made all the same."""
 
 SLOW_S, HURRIED_S = 5.0, 5.0
 """Once a refusal has taken so long, the others are not waited for: they count as refused all the same."""
@@ -44,7 +44,7 @@ async def find_limit(stage: Stage, advertised: int | None) -> Found:
     guess = advertised + 1 if advertised else FIRST_GUESS
     tried: set[int] = set()
     slow = False
-    while guess not in tried and stage.has_room(LEFT_FOR_MORE, guess) and len(tried) < 30:
+    while guess not in tried and stage.has_room(LEFT_FOR_MORE if tried else 1, guess) and len(tried) < 30:
         tried.add(guess)
         heard = await _try(stage, guess, HURRIED_S if slow else WAIT_S)
         slow = slow or (is_refused(heard) and heard.ended_s - heard.sent_s > SLOW_S)

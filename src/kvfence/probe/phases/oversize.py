@@ -6,18 +6,20 @@ closer, and most rungs stand there. Seeds stay below that place: a prompt that i
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from math import log
 from operator import itemgetter
 
 from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
+from kvfence.probe.phases.limits import CEILING, GROWTH
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
 from kvfence.probe.stage import Canary, Stage, echoes
 
 SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
 BEYOND = (1.02, 1.1, 1.5)
+UNKNOWN_LIMIT = 512
 RUNGS_TOGETHER = 3
 MARKERS_IN_TURN = 4
 """Few, so that each is soon measured and rungs stand where they are meant to."""
@@ -40,13 +42,18 @@ class Ladder:
     def __init__(self, stage: Stage) -> None:
         calibration = stage.calibration
         self.stage = stage
-        self.limit = calibration.limit_tokens or calibration.limit_low or calibration.advertised_tokens or 512
-        self.answer_tokens = max(FEWEST, min(ANSWER_TOKENS, self.limit // 8))
+        self.limit = calibration.likely_limit or UNKNOWN_LIMIT
         self.kept, self.lost = 0, self.limit + 1
+        self._named: int | None = None
         self._seen: list[tuple[int, bool]] = []
         echoed, asked = calibration.echoes or (0, 0)
         self._echo_rate = (echoed + 1) / (asked + 2)
         self._next = self._lengths()
+
+    @property
+    def answer_tokens(self) -> int:
+        """Give how long answers may be."""
+        return max(FEWEST, min(ANSWER_TOKENS, self.limit // 8))
 
     @property
     def is_hidden(self) -> bool:
@@ -66,10 +73,25 @@ class Ladder:
         """Look where own prompts begin to be lost: above that place they are seldom shown, below as in calibration."""
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
+            self._learn_limit(each, height or 0)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
         self.kept = max((height for height, echoed in self._seen if echoed and height < self.lost), default=0)
+
+    def _learn_limit(self, heard: Exchange, height: int) -> None:
+        """Where calibration found no end: a refusal may name the limit, and an answer at it says that it lies above."""
+        limit = self.limit
+        if self.stage.calibration.limit_tokens is not None:
+            return
+        named = heard.limit_tokens
+        if named is not None:
+            self._named = min(named, self._named or named)
+            self.limit = self._named
+        elif heard.is_answer and height >= limit and not self._named and self.stage.calibration.limit_high is None:
+            self.limit = min(CEILING, limit * GROWTH)
+        if self.limit != limit:
+            self._next = chain([self.limit], self._lengths())
 
     def _lengths(self) -> Iterator[int]:
         """Every limit first, then spread; from then on by turns round the lost place, the limits and pages."""
