@@ -46,8 +46,8 @@ ROLES: dict[Phase, dict[str, str]] = {
         "loaded": "the same prompt under load",
         "load": "the load",
         "before": "another tenant's prompt, sent before the next of the group",
-        "after-b": "the same prompt, after tenant B's",
-        "after-c": "the same prompt, after tenant C's; whose comes before is drawn by lot, as often one as the other",
+        "after-b": "the same prompt but for its number, after tenant B's",
+        "after-c": "the same, after tenant C's; whose comes before is drawn by lot, as often one as the other",
     },
 }
 """What ``Ask.role`` says in each phase."""
@@ -60,6 +60,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     ``role``: this one's part in it, see ``ROLES``.
     ``own``: markers that stand in the prompt; ``echo``: of these, the ones the answer is asked to repeat.
     ``leave``: the client goes away on purpose, before the first token or after so many pieces.
+    ``twin_of``: the number of the first ask of this text, of all that differ from it in their first word alone.
     Units: num_tokens of the whole prompt as the server counts it, None where calibration could not tell.
     """
 
@@ -78,6 +79,12 @@ class Ask(Struct, frozen=True, kw_only=True):
     stream: bool = True
     logprobs: bool = False
     leave: int | None = None
+    twin_of: int = 0
+
+    @property
+    def text_id(self) -> int | str:
+        """Give what asks of one text have in common."""
+        return self.twin_of or self.prompt
 
 
 class Trouble(StrEnum):
@@ -130,10 +137,10 @@ class Exchange(Struct, frozen=True, kw_only=True):
 
 
 def first_of_each_prompt(exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """Leave out prompts that were asked before: what is answered to one again is no news of the model."""
-    first: dict[str, Exchange] = {}
+    """Leave out texts that were asked before: what is answered to one again is no news of the model."""
+    first: dict[int | str, Exchange] = {}
     for each in exchanges:
-        first.setdefault(each.ask.prompt, each)
+        first.setdefault(each.ask.text_id, each)
     return list(first.values())
 
 

@@ -17,7 +17,7 @@ from kvfence.probe.exchange import Ask, Calibration, Cut, Exchange, Phase, Troub
 from kvfence.probe.markers import Markers
 from kvfence.probe.pacing import Overloaded, Pacer
 from kvfence.probe.plan import Plan
-from kvfence.probe.texts import LINES, ONWARD, REPETITIVE, Draft, Ruler, Wish
+from kvfence.probe.texts import LINES, ONWARD, REPETITIVE, Draft, Ruler, Wish, renumbered
 
 PATIENCE_S = 330.0
 """Engines give a hand-off that never comes 300 seconds."""
@@ -166,6 +166,12 @@ class Stage:
         """Send a prompt that was drafted before, to the letter, as a request of its own."""
         self._numbers += 1
         return await self.send_drafted(replace(ask, number=self._numbers), draft, patience)
+
+    async def send_twin(self, ask: Ask, draft: Draft) -> Exchange:
+        """Send a prompt that was drafted before with another number at its beginning, so that no cache knows it."""
+        self._numbers += 1
+        prompt = renumbered(ask.prompt, self.fresh_nonce())
+        return await self.send_drafted(replace(ask, number=self._numbers, prompt=prompt), draft)
 
     async def send_drafted(self, ask: Ask, draft: Draft, patience: Patience = Patience(PATIENCE_S)) -> Exchange:
         """Send what was drafted; once more where the server was too busy and a second try is left."""

@@ -20,6 +20,7 @@ from kvfence.probe.words import CLERKS, TOPICS
 REPETITIVE, ONWARD, NATURAL, PLAIN = "repetitive", "onward", "natural", "plain"
 LINES = frozenset({REPETITIVE, ONWARD})
 FILLER = " so"
+NUMBER_CHARS = 6
 TOKENS_PER_CHAR = 0.35
 """Before anything was measured."""
 
@@ -194,7 +195,17 @@ def compose(wish: Wish, units: int, fillers: int) -> str:
     if fillers:
         body.insert(units // 2, f"{FILLER.strip()}{FILLER * (fillers - 1)}\n")
     end = f"- {wish.markers[0].split()[0]}" if wish.kind == ONWARD else _CUE[wish.kind] + wish.tail
-    return f"#{wish.nonce:06} {_LEAD[wish.kind]}\n{''.join(body)}{end}"
+    return f"#{wish.nonce:0{NUMBER_CHARS}} {_LEAD[wish.kind]}\n{''.join(body)}{end}"
+
+
+def number_of(prompt: str) -> str:
+    """Give the number that a prompt of ours begins with."""
+    return prompt[1 : 1 + NUMBER_CHARS]
+
+
+def renumbered(prompt: str, nonce: int) -> str:
+    """Give the same prompt with another number at its beginning: to every cache of prefixes it is a new one."""
+    return f"#{nonce:0{NUMBER_CHARS}}{prompt[1 + NUMBER_CHARS :]}"
 
 
 def _unit_chars(wish: Wish) -> int:

@@ -46,6 +46,22 @@ def test_copies_that_are_right_only_at_times_are_suspect(roles: Sequence[str]) -
     assert len(garbled_echo.look(made)[0].sights) == 4
 
 
+def test_twins_count_as_one_prompt() -> None:
+    """Prompts that differ in their number alone are one text: also the first of them may accuse, as none is cached."""
+    made = answered([garbled(0), RIGHT, garbled(1), garbled(2)])
+    twins = tuple(
+        replace(each, ask=replace(each.ask, prompt=f"#{each.ask.number:06}{each.ask.prompt[2:]}", twin_of=1))
+        for each in made.exchanges
+    )
+    assert severities(made) == [Severity.NOTE]
+    assert severities(replace(made, exchanges=twins)) == [Severity.SUSPECT]
+
+
+def test_a_model_that_slips_now_and_then_is_noted() -> None:
+    """Less than a fifth of its copies: small models do."""
+    assert severities(answered([RIGHT] * 16 + [garbled(number) for number in range(3)])) == [Severity.NOTE]
+
+
 def test_few_are_a_note() -> None:
     """Two may be anything."""
     assert severities(answered([RIGHT, RIGHT, garbled(1), garbled(2)])) == [Severity.NOTE]

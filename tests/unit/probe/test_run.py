@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvfence.probe import pacing
 from kvfence.probe.budget import Budget
 from kvfence.probe.door import Api
-from kvfence.probe.exchange import Cut, Phase, Record, Trouble
+from kvfence.probe.exchange import Cut, Exchange, Phase, Record, Trouble
 from kvfence.probe.phases import limits
 from kvfence.probe.run import PHASES, Run, look, probe
 from kvfence.probe.stage import echoes
@@ -120,6 +120,37 @@ async def test_no_request_begins_as_another_does() -> None:
     assert max(begins.values()) == 1
 
 
+async def test_what_is_asked_after_others_is_new_to_every_cache() -> None:
+    """A prompt of a lot is the same each time but for the number it begins with, and counts as one."""
+    async with Fake(Model()) as fake:
+        record = await run_on(fake, replace(SMALL, requests_max=100), phases=(Phase.REPLAY,))
+    texts: dict[tuple[str, int | str], list[str]] = {}
+    for each in record.exchanges:
+        if each.ask.role in ("before", "after-b", "after-c"):
+            texts.setdefault((each.ask.group, each.ask.text_id), []).append(each.ask.prompt)
+    assert len(texts) >= 3
+    assert all(len(asked) == len(set(asked)) > 1 for asked in texts.values())
+    assert all(len({prompt[7:] for prompt in asked}) == 1 for asked in texts.values())
+
+
+async def test_after_a_client_that_leaves_another_tenant_comes_at_once() -> None:
+    """Each that goes is followed by one of another tenant and of its length, before others of its kind go."""
+    async with Fake(Model()) as fake:
+        record = await run_on(fake, replace(SMALL, requests_max=120), phases=(Phase.ABORT,))
+    groups: dict[str, dict[str, list[Exchange]]] = {}
+    for each in record.exchanges:
+        if each.ask.phase is Phase.ABORT:
+            groups.setdefault(each.ask.group, {}).setdefault(each.ask.role, []).append(each)
+    assert len(groups) >= 3
+    for pair in list(groups.values()):
+        left, reuse = pair["left"], pair["reuse"]
+        assert len(left) == len(reuse)
+        assert {each.ask.tenant for each in left}.isdisjoint(each.ask.tenant for each in reuse)
+        nexts = sorted(each.sent_s for each in reuse)
+        assert all(came >= went for went, came in zip(sorted(each.ended_s for each in left), nexts, strict=True))
+    assert max(len(pair["left"]) for pair in groups.values()) > 1 == min(len(pair["left"]) for pair in groups.values())
+
+
 async def test_an_endpoint_without_usage_seed_and_logprobs_is_probed_all_the_same() -> None:
     """What is refused is left out, what is not told stays unknown, and every phase is run."""
     async with Fake(Model(has_usage=False, context=None, refuses=("seed", "logprobs", "stream_options"))) as fake:
@@ -216,7 +247,7 @@ async def test_cached_replies_are_no_foreign_text() -> None:
     async with Fake(handler) as fake:
         record = await run_on(fake)
     repeated = {each.ask.role for each in record.exchanges if len(kept.get(each.ask.prompt, [])) > 1}
-    assert repeated <= {"twice", "alone", "loaded", "before", "after-b", "after-c"}
+    assert repeated <= {"twice", "alone", "loaded"}
     assert foreign(record) == []
 
 

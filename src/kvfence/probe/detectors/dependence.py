@@ -1,7 +1,8 @@
 """An answer depends on what another tenant sent just before it.
 
-What it rests on: one prompt is asked again and again at temperature 0 with nothing in flight, each time after another
-tenant's prompt, B's or C's, drawn by lot. On a sound server the answer may change, but not *with* the lot.
+What it rests on: one prompt, but for the number it begins with, is asked again and again at temperature 0 with nothing
+in flight, each time after another tenant's prompt, B's or C's, drawn by lot. On a sound server the answer may change,
+but not *with* the lot.
 
 The bound: a permutation test in each group, exact up to ``RESAMPLES`` shuffles: distance between answers (1 where the
 texts differ, and the difference of the first log probability where offered), between lots less within lots. It needs no
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from kvfence.probe.chance import labels_matter, share
 from kvfence.probe.exchange import Exchange, Phase, Record
 from kvfence.probe.finding import Finding, Severity, Sight
+from kvfence.probe.texts import number_of
 
 NAME = "depends-on-others"
 LIMITS = share()
@@ -27,10 +29,10 @@ LEAST = 2
 
 def look(record: Record) -> list[Finding]:
     """Test whether answers go with the lot."""
-    groups: dict[tuple[str, str], list[Exchange]] = defaultdict(list)
+    groups: dict[tuple[str, int | str], list[Exchange]] = defaultdict(list)
     for each in record.exchanges:
         if each.ask.phase is Phase.REPLAY and each.ask.role in AFTER and each.is_answer:
-            groups[each.ask.group, each.ask.prompt].append(each)
+            groups[each.ask.group, each.ask.text_id].append(each)
     asked = [group for group in groups.values() if _is_enough(group)]
     if not asked:
         return []
@@ -57,7 +59,7 @@ def _is_enough(group: Sequence[Exchange]) -> bool:
 
 def _distances(group: Sequence[Exchange]) -> NDArray[np.float64]:
     """Give how far answers are from each other. Shapes: [n, n]."""
-    texts = [each.aside + each.text for each in group]
+    texts = [(each.aside + each.text).replace(number_of(each.ask.prompt), "") for each in group]
     first = [each.logprobs[0][1] if each.logprobs else 0.0 for each in group]
     differ = np.array([[float(one != other) for other in texts] for one in texts])
     apart = np.abs(np.subtract.outer(first, first))

@@ -4,6 +4,8 @@ A write that is still on its way when its request is given up lands in pages tha
 comes next comes at once, of the same length, and some that leave alone: most allocators give the next the same pages.
 """
 
+import math
+
 from kvfence.probe.client import Patience
 from kvfence.probe.exchange import Phase
 from kvfence.probe.phases.seed import honest_limit
@@ -62,8 +64,8 @@ def _leave_s(stage: Stage, length: int, place: int) -> float:
     calibration = stage.calibration
     prefill_s = length / calibration.tokens_per_s if calibration.tokens_per_s else 0.1
     due_s = (calibration.overhead_s or 0.0) + prefill_s
-    span = (LATEST + place) / SOONEST
-    return max(LEAVE_S_MIN, SOONEST * span ** stage.rng.random() * due_s)
+    times = SOONEST * math.exp(stage.rng.uniform(0.0, math.log((LATEST + place) / SOONEST)))
+    return max(LEAVE_S_MIN, times * due_s)
 
 
 def _reuse(stage: Stage, asker: str, length: int, number: int, place: int) -> Canary:

@@ -1,7 +1,8 @@
 """One greedy prompt again and again: alone and under load, and after different tenants' prompts.
 
-On a sound server nobody else's prompt decides what it answers. Whose prompt comes before is drawn by lot, as often one
-as the other, so that a drift of the server over time is not taken for it.
+Under load it is the same to the letter; after others' prompts it begins with another number each time, so that no cache
+answers in its place. On a sound server nobody else's prompt decides what it answers. Whose prompt comes before is drawn
+by lot, as often one as the other, so that a drift of the server over time is not taken for it.
 """
 
 from msgspec.structs import replace
@@ -56,14 +57,20 @@ async def _after_others(stage: Stage, length: int, number: int) -> None:
     group = f"lot-{number}"
     ask, draft = stage.draft(replace(_canary(tenants[0], "after-b", group, length, number), logprobs=True))
     before: dict[str, tuple[Ask, Draft]] = {
-        letter: stage.draft(_canary(tenant, "before", group, length, number))
+        letter: _twins(*stage.draft(_canary(tenant, "before", group, length, number)))
         for letter, tenant in zip("bc", tenants[1:], strict=True)
     }
+    ask, draft = _twins(ask, draft)
     lots = ["b", "c"] * PAIRS
     stage.rng.shuffle(lots)
     for letter in lots:
-        await stage.send_again(*before[letter])
-        await stage.send_again(replace(ask, role=f"after-{letter}"), draft)
+        await stage.send_twin(*before[letter])
+        await stage.send_twin(replace(ask, role=f"after-{letter}"), draft)
+
+
+def _twins(ask: Ask, draft: Draft) -> tuple[Ask, Draft]:
+    """Take a prompt for the first of many that differ in their number: each is computed anew and fills pages."""
+    return replace(ask, twin_of=ask.number), draft
 
 
 def _canary(tenant: str, role: str, group: str, length: int, number: int) -> Canary:
