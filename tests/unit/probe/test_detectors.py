@@ -61,6 +61,40 @@ def test_a_sound_endpoint_is_accused_of_nothing(temper: Temper) -> None:
     assert accusations(record(1, temper, rungs=30)) == []
 
 
+def timed(*times: tuple[int, float]) -> Record:
+    """Lone requests, one after the other: so many tokens, so long until the first token."""
+    made = record(1)
+    first = made.exchanges[0]
+    exchanges = tuple(
+        replace(
+            first,
+            ask=replace(first.ask, number=number, num_tokens=tokens, prompt=f"#{number:06} {'word ' * tokens}"),
+            sent_s=10.0 * number,
+            first_s=10.0 * number + ttft_s,
+            ended_s=10.0 * number + ttft_s + 0.1,
+        )
+        for number, (tokens, ttft_s) in enumerate(times)
+    )
+    return replace(made, exchanges=exchanges)
+
+
+QUICK = [(500, 0.06), (510, 0.06), (520, 0.06)]
+
+
+@pytest.mark.parametrize(
+    ("shorter", "accused"),
+    [
+        ([(300, 0.24), (320, 0.26), (340, 0.27)], True),
+        ([(300, 0.24), (320, 0.26), (340, 1.0)], False),  # others use the machine, too
+        ([(300, 0.24), (320, 0.26)], False),  # two may have been unlucky
+    ],
+)
+def test_speed_is_impossible_only_beside_even_times(shorter: list[tuple[int, float]], accused: bool) -> None:
+    """Where lone prompts took unequal times a token the quick ones were lucky; where there are few nobody knows."""
+    found = [each for each in accusations(timed(*shorter, *QUICK)) if each.detector == "impossible-speed"]
+    assert bool(found) == accused
+
+
 def test_a_refused_prompt_that_was_shorter_than_the_ruler_thinks_accuses_nobody() -> None:
     """Its length is a guess where calibration saw longer prompts answered."""
     made = record(1, rungs=30)

@@ -1,9 +1,10 @@
 """The first token came sooner than a prompt of this length can be computed.
 
 What it rests on, with no chance in it: more fresh tokens do not take less time. So no rate is needed that a leak could
-have spoilt: a prompt is impossibly fast if its first token came ``MARGIN`` times sooner than the *fastest* of at least
-``LEAST`` fresh prompts from a quarter of its length up to its own, one of which had the server for itself; those found
-too fast are no measure. Answers from a prompt cache do not count: what an earlier prompt began with, and what usage
+have spoilt: a prompt is impossibly fast if its first token came ``MARGIN`` times sooner than the *fastest* of fresh
+prompts from a quarter of its length up to its own, at least ``LEAST`` of which had the server for themselves; those
+found too fast are no measure. Where these took unequal times a token, because others use the machine, the margin grows
+as many times. Answers from a prompt cache do not count: what an earlier prompt began with, and what usage
 calls cached, is taken off. Proxies that hold pieces back make times longer, never shorter. Three such answers are
 suspect, fewer a note.
 """
@@ -31,10 +32,12 @@ def look(record: Record) -> list[Finding]:
     fast: dict[int, Sight] = {}
     for length, exchange in timed:
         near = timed[bisect_left(lengths, length / 4) : bisect_left(lengths, length)]
-        shorter = [each for _, each in near if each.ask.number not in fast]
-        least_s = min(map(_ttft, shorter), default=0.0)
-        known = len(shorter) >= LEAST and any(each.ask.number in alone for each in shorter)
-        if known and least_s >= NOTICEABLE_S and MARGIN * _ttft(exchange) < least_s:
+        shorter = [(tokens, each) for tokens, each in near if each.ask.number not in fast]
+        least_s = min((_ttft(each) for _, each in shorter), default=0.0)
+        if least_s < NOTICEABLE_S:
+            continue
+        rates = [_ttft(each) / tokens for tokens, each in shorter if each.ask.number in alone]
+        if len(rates) >= LEAST and MARGIN * _ttft(exchange) * max(rates) / min(rates) < least_s:
             seen = f"{_ttft(exchange):.3f} s, where a shorter prompt took {least_s:.3f} s"
             fast[exchange.ask.number] = Sight(exchange=exchange, seen=seen)
     if not fast:

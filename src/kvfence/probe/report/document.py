@@ -6,10 +6,9 @@ made visible: what a server says must not reach a terminal raw.
 
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, json, to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from kvfence import __version__
-from kvfence.core.errors import EvidenceError
 from kvfence.evidence.visible import plain
 from kvfence.probe.exchange import Calibration, Exchange, Record
 from kvfence.probe.finding import Severity
@@ -163,25 +162,3 @@ def _visible(value: Any) -> Any:
     if isinstance(value, dict):
         return {_visible(key): _visible(each) for key, each in value.items()}
     return [_visible(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def to_json(document: Document) -> str:
-    """Give the document as indented JSON."""
-    return json.format(json.encode(document), indent=2).decode() + "\n"
-
-
-def from_json(text: bytes, name: str) -> Document:
-    """Read a document that ``to_json`` gave.
-
-    Raises:
-        EvidenceError: it is not JSON, not such a document, or of another schema.
-    """
-    try:
-        head: Any = json.decode(text)
-        if not isinstance(head, dict) or head.get("schema") != SCHEMA:
-            raise EvidenceError(f"{name} is not a report of this kvfence: its schema must be {SCHEMA}")
-        return json.decode(text, type=Document)
-    except ValidationError as error:
-        raise EvidenceError(f"{name} is damaged: {error}") from None
-    except (ValueError, UnicodeDecodeError):
-        raise EvidenceError(f"{name} is not JSON: give the file that probe run wrote") from None
