@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kvfence.probe.door import Door
     from kvfence.probe.exchange import Phase
-    from kvfence.probe.run import Run
+    from kvfence.probe.run import Look, Run
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
@@ -133,20 +133,20 @@ def run(
         price_in=price_in,
         price_out=price_out,
     )
-    names, named = _carried_out(look(door))
+    seen = _carried_out(look(door))
     asked = Run(
-        door=_with_model(door, names),
+        door=_with_model(door, seen),
         budget=budget,
         seed=secrets.randbits(63) if seed is None else seed,
         phases=_phases(phases),
     )
-    _announce(asked, context or named, len(api_key_env or []))
+    _announce(asked, context or seen.context, len(api_key_env or []))
     if dry_run:
         return
     if not yes and not _agrees():
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
-        record = _carried_out(carry_out(asked, context or named, progress.see))
+        record = _carried_out(carry_out(asked, context or seen.context, progress.see))
     raise typer.Exit(present(record, forms))
 
 
@@ -236,19 +236,17 @@ def _require_sound(forms: Forms, model: str, *, unpriced: bool) -> None:
         raise SettingsError(["--model: this is no UTF-8 text, so it cannot be sent; write it in UTF-8"]) from error
 
 
-def _with_model(door: "Door", names: list[str] | None) -> "Door":
+def _with_model(door: "Door", seen: "Look") -> "Door":
     from msgspec.structs import replace
 
     if door.model:
         return door
-    if names is None:
-        print_error(
-            f"no connection to {door.base_url}: is the server up, and is this its address? see --base-url, --ca"
-        )
+    if seen.hindrance:
+        print_error(f"no connection to {door.base_url}: {seen.hindrance}")
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
-    if not names:
+    if not seen.names:
         raise SettingsError(["--model: the server lists none at /models; name the one to ask"])
-    return replace(door, model=names[0])
+    return replace(door, model=seen.names[0])
 
 
 def _phases(text: str) -> "tuple[Phase, ...]":

@@ -241,16 +241,24 @@ def _note_end(hearing: Hearing, limit_s: float, *, left: bool) -> None:
 
 def _note_error(hearing: Hearing, error: Exception) -> None:
     """Name what went wrong below HTTP; the text of a stranger's error is not shown."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLError):
-            hearing.fail(Trouble.UNREACHABLE, f"TLS: {seen.reason or 'failed'}; see --ca and --insecure-tls")
-            return
-        seen = seen.__cause__ or seen.__context__
-    if hearing.status is None:
+    if words := tls_words(error):
+        hearing.fail(Trouble.UNREACHABLE, words)
+    elif hearing.status is None:
         hearing.fail(Trouble.UNREACHABLE, f"no answer: {type(error).__name__}")
     else:
         hearing.fail(Trouble.BROKEN, f"the connection broke: {type(error).__name__}")
+
+
+def tls_words(error: BaseException) -> str:
+    """Say what of TLS failed, in words of our own; nothing where it was something else."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return "TLS: nobody vouches for its certificate; name its authority with --ca, or see --insecure-tls"
+        if isinstance(seen, ssl.SSLError):
+            return f"TLS: {seen.reason or 'failed'}; see --ca and --insecure-tls"
+        seen = seen.__cause__ or seen.__context__
+    return ""
 
 
 def retry_after_of(value: str | None) -> float | None:

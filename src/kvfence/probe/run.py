@@ -11,7 +11,7 @@ import httpx
 from msgspec import Struct
 
 from kvfence.probe.budget import Budget
-from kvfence.probe.client import CONNECT_S, Client
+from kvfence.probe.client import CONNECT_S, Client, tls_words
 from kvfence.probe.door import Door
 from kvfence.probe.exchange import Cut, Phase, Record, Target
 from kvfence.probe.markers import draw_markers
@@ -53,33 +53,41 @@ def _no_watch(_: Stage) -> None:
     """Look at nothing."""
 
 
-async def look(door: Door) -> tuple[list[str] | None, int | None]:
-    """Ask what models there are and how long the named one's context is; costs no token.
+class Look(Struct, frozen=True):
+    """What a first look shows: the models' names, and the context of the one that is asked.
 
-    No names at all (None): no model is named and no connection can be made.
+    ``hindrance``: where no model is named and no connection can be made, why.
     """
+
+    names: tuple[str, ...] = ()
+    context: int | None = None
+    hindrance: str = ""
+
+
+async def look(door: Door) -> Look:
+    """Ask what models there are and how long the named one's context is; costs no token."""
     async with Client(door, 1) as client:
         answer = await client.get("/models", door.tenants[0])
-    if answer is None and not door.model and not await _connects(door):
-        return None, None
+    if answer is None and not door.model and (hindrance := await _hindrance(door)):
+        return Look(hindrance=hindrance)
     found = answer.get("data") if isinstance(answer, dict) else None
     models = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     names = [each["id"] for each in models if isinstance(each.get("id"), str)]
     asked = door.model or (names[0] if names else "")
     context = next((calibrate.context_of(each) for each in models if each.get("id") == asked), None)
-    return names, context
+    return Look(tuple(names), context)
 
 
-async def _connects(door: Door) -> bool:
-    """Tell whether a connection can be made, TLS included; no key is sent, and what is answered does not matter."""
+async def _hindrance(door: Door) -> str:
+    """Say what keeps a connection from being made, TLS included; no key is sent, and no answer matters."""
     async with httpx.AsyncClient(verify=door.verify, trust_env=False, timeout=CONNECT_S) as http:
         try:
             await http.head(door.base_url)
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            return False
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            return tls_words(error) or "is the server up, and is this its address? see --base-url"
         except httpx.HTTPError:
-            return True
-    return True
+            return ""
+    return ""
 
 
 async def probe(run: Run, context: int | None = None, watch: Watch = _no_watch) -> Record:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,9 +19,9 @@ from tests.unit.probe.fakes import Fake, Handler, Model, Seen, Wire, in_thread
 
 
 @contextmanager
-def served(model: Handler) -> Iterator[Fake]:
+def served(model: Handler, tls: ssl.SSLContext | None = None) -> Iterator[Fake]:
     """A fake in a thread of its own: the command line runs a loop itself."""
-    fake = Fake(model)
+    fake = Fake(model, tls)
     with in_thread(fake):
         yield fake
 
@@ -70,6 +72,57 @@ def test_a_server_that_nobody_runs_is_no_connection(run: Run) -> None:
     assert outcome.code == 3
     assert "no connection to http://127.0.0.1:9/v1" in outcome.err
     assert "/models" not in outcome.err
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, Path]:
+    """A certificate that nobody else vouches for, and the file that does."""
+    key, file = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(file), "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file, key)
+    return tls, file
+
+
+def test_a_certificate_that_nobody_vouches_for_is_named(run: Run, certificate: tuple[ssl.SSLContext, Path]) -> None:
+    """It could not tell, says why and what to do, with a model named or not; nothing of HTTP was sent."""
+    tls, _ = certificate
+    with served(Model(), tls) as fake:
+        unnamed = run("probe", "run", "--base-url", fake.url)
+        named = run("probe", "run", "--base-url", fake.url, "--model", "m", "--max-requests", "20", "--json")
+    assert (unnamed.code, named.code, fake.seen) == (3, 3, [])
+    assert "nobody vouches for its certificate; name its authority with --ca" in unnamed.err
+    document = json.loads(named.out)
+    assert (document["verdict"], document["cut"]) == ("COULD NOT TELL", "gone")
+    assert "nobody vouches for its certificate" in document["cut_why"]
+
+
+@pytest.mark.parametrize("trust", ["--ca", "--insecure-tls"])
+def test_a_named_authority_is_trusted(run: Run, certificate: tuple[ssl.SSLContext, Path], trust: str) -> None:
+    """With its authority named, or nothing checked, the same server is asked."""
+    tls, file = certificate
+    given = [trust, str(file)] if trust == "--ca" else [trust]
+    with served(Model(), tls) as fake:
+        outcome = run("probe", "run", "--base-url", fake.url, "--dry-run", *given)
+    assert outcome.code == 0, outcome.err
+    assert [seen.method for seen in fake.seen] == ["GET"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_stopped_at_its_first_look_could_not_tell(run: Run, number: signal.Signals) -> None:
+    """The list of models never comes, and whoever waits stops it: exit 3, one line, and no trace of an error."""
+
+    async def silent(_: Seen, __: Wire) -> None:
+        os.kill(os.getpid(), number)
+        await asyncio.Event().wait()
+
+    with served(silent) as fake:
+        outcome = run("probe", "run", "--base-url", fake.url)
+    assert outcome.code == 3
+    assert outcome.err.strip() == "stopped"
+    assert [seen.method for seen in fake.seen] == ["GET"]
 
 
 async def _no_list(seen: Seen, wire: Wire) -> None:

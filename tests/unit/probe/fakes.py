@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -69,18 +70,18 @@ Handler = Callable[[Seen, Wire], Awaitable[None]]
 
 
 class Fake:
-    """A server on a free port of loopback."""
+    """A server on a free port of loopback; ``tls``: what it shows a certificate with."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+    def __init__(self, handler: Handler, tls: ssl.SSLContext | None = None) -> None:
+        self._handler, self._tls = handler, tls
         self.seen: list[Seen] = []
         self.left = asyncio.Event()
         self.url = ""
 
     async def __aenter__(self) -> "Fake":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvfence.probe.detectors import ALL, over_limit
+from kvfence.probe.detectors import prompt_tokens as prompt_tokens_
 from kvfence.probe.exchange import Record
 from kvfence.probe.finding import Finding, Severity
 from tests.unit.probe.endpoints import Temper, record
@@ -93,6 +94,32 @@ def test_speed_is_impossible_only_beside_even_times(shorter: list[tuple[int, flo
     """Where lone prompts took unequal times a token the quick ones were lucky; where there are few nobody knows."""
     found = [each for each in accusations(timed(*shorter, *QUICK)) if each.detector == "impossible-speed"]
     assert bool(found) == accused
+
+
+def counted(words: int, planned: int, prompt_tokens: int, whole: int = 1_000) -> list[Severity]:
+    """What is said of a prompt of so many words, planned and counted so, beside one that was counted in full."""
+    made = record(1)
+    first = made.exchanges[0]
+    exchanges = tuple(
+        replace(
+            first, ask=replace(first.ask, number=number, prompt="word " * size, num_tokens=plan), prompt_tokens=said
+        )
+        for number, (size, plan, said) in enumerate([(whole, whole, whole), (words, planned, prompt_tokens)])
+    )
+    return [each.severity for each in prompt_tokens_.look(replace(made, exchanges=exchanges))]
+
+
+def test_a_count_accuses_only_where_the_words_say_so_too() -> None:
+    """What was sent is no more than its words: a prompt that the ruler planned wrong accuses nobody."""
+    assert counted(words=600, planned=600, prompt_tokens=1) == [Severity.SUSPECT]
+    assert counted(words=21, planned=693, prompt_tokens=30) == []
+    assert counted(words=693, planned=21, prompt_tokens=693) == []
+
+
+def test_a_count_is_trusted_where_the_server_has_counted_twice_as_much() -> None:
+    """A server that counts no prompt in full cannot count: a note, as of prompts that are cut short."""
+    assert counted(words=600, planned=600, prompt_tokens=100, whole=150) == [Severity.NOTE]
+    assert counted(words=600, planned=600, prompt_tokens=400) == [Severity.NOTE]
 
 
 def test_a_refused_prompt_that_was_shorter_than_the_ruler_thinks_accuses_nobody() -> None:

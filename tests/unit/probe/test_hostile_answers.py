@@ -10,7 +10,7 @@ from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
 from kvfence.probe.finding import Redactor, Sight
 from kvfence.probe.phases.calibrate import context_of
 from kvfence.probe.refusals import RUN_CHARS, read_refusal
-from kvfence.probe.run import look
+from kvfence.probe.run import Look, look
 from tests.unit.probe.fakes import Fake, Handler, door_to, piece
 
 KEY = "sk-" + "0123456789abcdef" * 3
@@ -85,7 +85,7 @@ async def test_a_hostile_answer_is_one_exchange(trouble: Trouble, handler: Handl
 async def test_models_nested_without_end_name_nothing() -> None:
     """A list of models that cannot be read is none."""
     async with Fake(lambda _, wire: wire.answer(200, DEEP)) as fake:
-        assert await look(door_to(fake)) == ([], None)
+        assert await look(door_to(fake)) == Look()
     assert context_of({"max_model_len": 10**400}) is None
 
 

@@ -14,6 +14,7 @@ from kvfence.probe.exchange import Cut, Exchange, Phase, Record, Trouble
 from kvfence.probe.phases import limits
 from kvfence.probe.run import PHASES, Run, look, probe
 from kvfence.probe.stage import echoes
+from kvfence.probe.verdict import Verdict, judge
 from tests.unit.probe.fakes import Fake, Model, Seen, Wire, door_to
 
 SMALL = Budget(requests_max=72, concurrency=4)
@@ -23,7 +24,7 @@ async def run_on(fake: Fake, budget: Budget = SMALL, **more: Any) -> Record:
     """A run against a fake."""
     api = more.pop("api", Api.COMPLETIONS)
     asked = Run(door=door_to(fake, api), budget=budget, seed=3, **more)
-    return await probe(asked, (await look(asked.door))[1])
+    return await probe(asked, (await look(asked.door)).context)
 
 
 def foreign(record: Record) -> list[int]:
@@ -57,7 +58,7 @@ async def test_a_hidden_limit_is_found_and_its_leak_is_read() -> None:
     lost = [each for each in rungs if (each.prompt_tokens or 0) > 250]
     assert len(foreign(record)) >= 5
     assert not any(map(echoes, lost)) or len(lost) > len(rungs) // 2
-    assert set(foreign(record)) <= {e.ask.number for e in record.exchanges if (e.prompt_tokens or 0) > 250}
+    assert set(foreign(record)) <= {e.ask.number for e in record.exchanges if len(e.ask.prompt.split()) > 250}
 
 
 async def rungs_of(budget: Budget, told: int | None = None, **model: Any) -> list[int]:
@@ -86,10 +87,10 @@ async def test_a_limit_that_a_refusal_names_gives_the_ladder_its_lengths() -> No
 
 
 async def test_a_ladder_that_meets_no_limit_goes_on_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the search had no time, an answer at the top says that the limit lies higher, until a refusal names it."""
+    """Where the search had no requests left, an answer at the top says that the limit lies higher."""
     monkeypatch.setattr(limits, "LEFT_FOR_MORE", 99)
     heights = await rungs_of(replace(SMALL, requests_max=120), limit=9_000)
-    assert any(8_700 < height <= 9_000 for height in heights)
+    assert max(heights) == limits.FIRST_GUESS * limits.GROWTH
 
 
 async def test_a_slow_server_is_waited_for_as_long_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +169,14 @@ async def test_a_model_that_thinks_is_read_aside() -> None:
         record = await run_on(fake, api=Api.CHAT, phases=(Phase.SEED,))
     assert record.calibration.echoes is not None
     assert record.calibration.echoes[0] == record.calibration.echoes[1]
+    assert all(each.text == "" for each in record.exchanges)
+
+
+async def test_what_leaks_into_a_models_thoughts_is_found() -> None:
+    """Another's text in reasoning alone is in an answer all the same."""
+    async with Fake(Model(aside=True, hidden=250)) as fake:
+        record = await run_on(fake, replace(SMALL, requests_max=90), api=Api.CHAT)
+    assert judge(record).verdict is Verdict.LEAK
     assert all(each.text == "" for each in record.exchanges)
 
 
