@@ -160,11 +160,16 @@ class DecodeFence:
         self._watcher.see(Reserved(manifest.attempt, manifest.promise.num_tokens, landing.blocks))
         return ReceiveOrder(blocks, tuple(_tails(manifest.blocks, counts, each) for each in manifest.digests))
 
-    def granted(self, blocks: Iterable[int]) -> None:
-        """vLLM grants blocks anew: what they were for before is over, and all of it has come back."""
-        for attempt in dict.fromkeys(self._users[block] for block in blocks if block in self._users):
+    def granted(self, blocks: Iterable[int]) -> list[tuple[str, int]]:
+        """vLLM grants blocks anew: what they were for before is over, and all of it has come back.
+
+        Give the requests whose receive is still under way, with the block that is another's by now.
+        """
+        back = {self._users[block]: block for block in blocks if block in self._users}
+        for attempt in back:
             self._watcher.see(Returning(attempt))
             self._forget_blocks(attempt)
+        return [(name, back[a]) for name, each in self._landing.items() if (a := each.manifest.attempt) in back]
 
     def _forget_blocks(self, attempt: AttemptId) -> None:
         for block in self._blocks.pop(attempt, ()):

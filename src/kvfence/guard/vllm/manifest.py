@@ -81,9 +81,9 @@ def unseal(key: Key, text: object) -> Manifest | None:
 def prompt_code(key: Key, request: Any) -> bytes | None:
     """Give the code of all that a request's KV depends on: tokens, salt, adapter, images and their places.
 
-    None for a prompt of embeddings, which has no tokens to compare.
+    None for a prompt of embeddings, in whole or in part, which has no tokens to compare.
     """
-    if request.prompt_token_ids is None:
+    if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
         return None
     parts: list[Any] = [list(request.prompt_token_ids), getattr(request, "cache_salt", None)]
     adapter = getattr(request, "lora_request", None)

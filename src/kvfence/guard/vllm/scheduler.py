@@ -95,14 +95,14 @@ class SchedulerFence:
         """Check a step's tables and say what the worker has to do; a receive that cannot hold is taken out."""
         tables: Tables = output.kv_connector_block_state.get_block_ids
         orders, self._orders = self._orders, Orders()
-        self._decode.granted(self.ledger.granted)
+        torn = [Broken(name, block, -1, -1) for name, block in self._decode.granted(self.ledger.granted)]
         for request_id in [name for name, each in receives.items() if any(each.local_block_ids)]:
             self._receive(request_id, receives, orders)
         for request_id, number in output.num_scheduled_tokens.items():
             order = self._prefill.completed(request_id, number, tables)
             if order is not None:
                 orders.seal[request_id] = order
-        broken = [*self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
+        broken = [*torn, *self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
         self._check(broken, len(output.num_scheduled_tokens), orders)
         return orders
 
@@ -113,7 +113,6 @@ class SchedulerFence:
         order = self._decode.expects(request_id, local)
         if not isinstance(order, str):
             orders.receive[request_id] = order
-            self.ledger.extend(request_id, chain.from_iterable(local))
             return
         self.tally.refuse(request_id, "count-matches", order)
         if self._enforces:
@@ -126,7 +125,8 @@ class SchedulerFence:
         for request_id in output.finished_req_ids:
             self.ledger.forget(request_id)
             self._decode.forget(request_id)
-        for new in output.scheduled_new_reqs:
+        for new in output.scheduled_new_reqs:  # or one that comes again, after it had been preempted
+            self.ledger.forget(new.req_id)
             broken += self.ledger.extend(new.req_id, chain.from_iterable(new.block_ids))
         cached = output.scheduled_cached_reqs
         for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
