@@ -19,6 +19,7 @@ import torch
 from kvfence.guard.vllm import NixlConnector  # noqa: F401  fails here, and not in a worker, where a point is missing
 
 BLOCK, BLOCKS, LAYERS, HEADS, CONTENT = 32, 64, 4, 3, 128
+WINDOW = 40
 MODULE = "kvfence.guard.vllm"
 Params = dict[str, Any]
 ASKS: Params = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -129,6 +130,8 @@ class Engine:
         end = request.num_computed_tokens
         for group in self.scheduler.kv_cache_manager.get_block_ids(name):
             for place in range(end - number, end):
+                if not group[place // BLOCK]:
+                    continue  # out of a window
                 for cache in self.kv.values():
                     cache[group[place // BLOCK], :, place % BLOCK, :] = float(request.all_token_ids[place] % 256)
 
@@ -147,13 +150,13 @@ class Engine:
 
 def caches_of(groups: int) -> Any:
     """Give a cache configuration; several groups share one memory, as in models with windows."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
-    spec = FullAttentionSpec(
-        block_size=BLOCK, num_kv_heads=HEADS, head_size=CONTENT // 2, head_size_v=CONTENT // 2, dtype=torch.bfloat16
-    )
+    given = {"block_size": BLOCK, "num_kv_heads": HEADS, "head_size": CONTENT // 2, "dtype": torch.bfloat16}
+    specs = [FullAttentionSpec(**given)] + [SlidingWindowSpec(**given, sliding_window=WINDOW)] * (groups - 1)
     names = [[f"model.layers.{g * LAYERS + n}.attn" for n in range(LAYERS)] for g in range(groups)]
-    return KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(each, spec) for each in names])
+    made = [KVCacheGroupSpec(name, spec) for name, spec in zip(names, specs, strict=True)]
+    return KVCacheConfig(BLOCKS, [], made)
 
 
 class Course:
@@ -189,7 +192,7 @@ class Course:
         """Let decode run a request of two tokens; give ``own``, ``other`` or how it ended."""
         self.number += 1
         name = f"d{self.number}"
-        self.decode.add(name, tokens, params, max_tokens=2, **more)
+        self.decode.add(name, tokens, dict(params) if params else None, max_tokens=2, **more)
         seen: list[int] = []
 
         def ended() -> bool:
@@ -205,18 +208,25 @@ class Course:
         return "own" if seen == [token % 256 for token in tokens] else "other"
 
 
+def expire(course: Course) -> None:
+    """Let every lease end."""
+    nixl = course.prefill.worker.connector_worker
+
+    def ended() -> bool:
+        nixl._reqs_to_send.update(dict.fromkeys(nixl._reqs_to_send, 0.0))
+        return course.prefill.num_free == BLOCKS - 1
+
+    course.until(ended)
+
+
 def stale(course: Course) -> str:
     """The lease ends, another tenant has the blocks."""
-    params = course.prefilled(OWN)
-    nixl = course.prefill.worker.connector_worker
-    for name in list(nixl._reqs_to_send):
-        nixl._reqs_to_send[name] = 0
-    course.until(lambda: not nixl._reqs_to_send)
-    while course.prefill.num_free > 2:
-        course.prefilled([course.number % 256] * (BLOCK * 10))
-        if course.number > 40:
-            break
-    return course.answer(OWN, params)
+    tokens = [*range(7, 77)]
+    params = course.prefilled(tokens)
+    for number in range(5):
+        expire(course)
+        course.prefilled([number] * (BLOCK * 20))
+    return course.answer(tokens, params)
 
 
 def lost(course: Course) -> str:
@@ -225,9 +235,32 @@ def lost(course: Course) -> str:
     kept = nixl.nixl_wrapper.check_xfer_state
     nixl.nixl_wrapper.check_xfer_state = lambda handle: "ERR"
     try:
-        return course.answer(OWN, course.prefilled(OWN))
+        return course.answer([*range(8, 78)], course.prefilled([*range(8, 78)]))
     finally:
         nixl.nixl_wrapper.check_xfer_state = kept
+
+
+def in_the_open(course: Course) -> str:
+    """Somebody names blocks and an address, without a seal."""
+    course.prefilled([*range(9, 79)])
+    params = {"do_remote_prefill": True, "remote_engine_id": course.prefill.worker.engine_id, "tp_size": 1}
+    port = course.prefill.scheduler.get_kv_connector().connector_scheduler.side_channel_port
+    params |= {
+        "remote_host": "127.0.0.1",
+        "remote_port": port,
+        "remote_request_id": "p",
+        "remote_block_ids": [[1, 2, 3]],
+    }
+    return course.answer([*range(9, 79)], params)
+
+
+def edited(course: Course) -> str:
+    """A character of the seal is another."""
+    params = course.prefilled([*range(10, 80)])
+    text = str(params.get("kvfence", ""))
+    return course.answer(
+        [*range(10, 80)], {**params, "kvfence": text[:70] + ("A" if text[70:71] != "A" else "B") + text[71:]}
+    )
 
 
 CASES: dict[str, Callable[[Course], str]] = {
@@ -246,6 +279,8 @@ CASES: dict[str, Callable[[Course], str]] = {
     ],
     "stale": stale,
     "lost": lost,
+    "in the open": in_the_open,
+    "edited": edited,
     "after all": lambda c: c.answer([*range(6, 90)], c.prefilled([*range(6, 90)])),
 }
 

@@ -70,13 +70,18 @@ class DecodeFence:
             self._taken[request.request_id] = manifest
             params.clear()
             params.update(manifest.params)
-        elif self._enforces:
-            self._refused.add(request.request_id)
+        else:
+            if self._enforces:
+                self._refused.add(request.request_id)
+            self.drop(params)
+        return verdict
+
+    def drop(self, params: dict[str, Any]) -> None:
+        """Leave nothing of a hand-off that vLLM could read; in ``observe`` all that is not the guard's."""
+        params.pop(FIELD, None)
+        if self._enforces:
             params.clear()
             params.update(do_remote_prefill=False)
-        else:
-            params.pop(FIELD, None)
-        return verdict
 
     def _verdict(self, request: Any, manifest: Manifest | None) -> Verdict:
         num_tokens, layout, enforced = len(request.prompt_token_ids or ()), self._facts.layout, self._enforces

@@ -71,6 +71,8 @@ class SchedulerFence:
             return
         if params.get("do_remote_decode"):
             self._prefill.admit(request)
+        elif getattr(request, "abort_immediately", False):  # one that was refused or never began: vLLM tells prefill so
+            self._decode.drop(params)
         elif FIELD in params or params.get("do_remote_prefill"):
             verdict = self._decode.judge(request)
             self.tally.note(verdict.decisions if verdict.holds else verdict.decisions[:-1])

@@ -162,6 +162,20 @@ def test_no_address_is_taken_from_a_request(fenced: Maker, stock: Maker) -> None
     assert Wire.reached == [("10.1.2.3", 1)]
 
 
+def test_what_vllm_tells_prefill_of_a_lost_request_goes_to_no_address_of_a_clients(fenced: Maker) -> None:
+    """vLLM makes a second request of one that failed, to free what it had: it is neither followed nor counted."""
+    from engines import Request
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
+
+    Wire.reached.clear()
+    decode = fenced("decode")
+    request = Request(OWN, {"do_remote_prefill": True, "remote_host": "10.1.2.3", "remote_port": 1})
+    request.abort_immediately = True
+    decode.scheduler.on_new_request(request)
+    assert Wire.reached == []
+    assert refusals(decode) == []
+
+
 def test_prefill_takes_no_address_either(fenced: Maker) -> None:
     """Of what a client sends to prefill only the wish for a hand-off is left."""
     from engines import Request
