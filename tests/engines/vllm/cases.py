@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import httpx
-from pair import Pair, complete, handed_off, metric, prefilled
+from pair import Pair, complete, handed_off, metric, prefilled, text_of
 
 CODE = "ZX-4471-QUARTZ"
 WAIT_S = 60
@@ -106,6 +106,18 @@ def honest(pair: Pair, salt: str, max_tokens: int = 12) -> Any:
     return handed_off(pair, secret(salt), max_tokens)
 
 
+def as_alone(pair: Pair, salt: str, number: int = 10) -> int:
+    """Of so many honest hand-offs, how many are answered as prefill alone goes on from its own blocks?
+
+    Not all need be: near ties fall either way in bfloat16. Where blocks are wrong, next to none is.
+    """
+    same = 0
+    for each in range(number):
+        prompt = secret(f"{salt} {each}")
+        same += text_of(handed_off(pair, prompt, 8)) == text_of(complete(pair.prefill, prompt, 8))
+    return same
+
+
 def alive(pair: Pair) -> bool:
     """Does decode still answer, alone?"""
     return bool(complete(pair.decode, "The capital of France is", 4).status_code == 200)
@@ -131,7 +143,7 @@ def tampered(pair: Pair, salt: str) -> Any:
 
 def abandoned(pair: Pair, salt: str, after_s: float) -> None:
     """The client of a long prompt leaves decode while its blocks travel."""
-    prompt = f"{salt}: " + "river stone cloud window garden " * 300
+    prompt = f"{salt}: " + "river stone cloud window garden " * 40
     params = prefilled(pair, prompt)
     body = {"model": "smol", "prompt": prompt, "max_tokens": 64, "temperature": 0, "kv_transfer_params": params}
     try:

@@ -11,8 +11,9 @@ pytestmark = pytest.mark.timeout(2400)
 
 
 def test_an_honest_hand_off_is_answered(stock: Pair) -> None:
-    """Two blocks travel, and the answer is of the prompt's subject."""
+    """Two blocks travel, and the answers are those of prefill alone, but for near ties."""
     assert CODE[:2] in text_of(cases.honest(stock, "ok"))
+    assert cases.as_alone(stock, "same") >= 7
 
 
 def test_a_short_count_is_answered(stock: Pair) -> None:

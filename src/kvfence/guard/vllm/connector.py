@@ -100,10 +100,10 @@ class Hooks:
         self._kvfence_worker.meet_memory(BlockMemory(kv_caches, caches.kv_cache_groups, int(caches.num_blocks)))
         self._stock.register_kv_caches(kv_caches)
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Take the orders of this step."""
-        self._kvfence_worker.take(getattr(self._connector_metadata, RIDES, None) or Orders())  # type: ignore[attr-defined]
-        self._stock.start_load_kv(forward_context, **kwargs)
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """Take the orders of this step, before its pass."""
+        self._kvfence_worker.take(getattr(connector_metadata, RIDES, None) or Orders())
+        self._stock.bind_connector_metadata(connector_metadata)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """After the pass: seal what it completed; tell vLLM of receives only once they are verified."""

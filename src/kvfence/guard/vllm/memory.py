@@ -1,6 +1,7 @@
-"""The bytes behind vLLM's block numbers: a digest for each block, and zeros behind the last valid token.
+"""The bytes behind vLLM's block numbers: a digest for each block, and blocks made zero before they are written.
 
-Host memory only. A cache of another kind or shape is refused at the start, by its name.
+Where in a block a token stands is the attention backend's own affair (vLLM's CPU kernels pack it by instruction set),
+so that nothing here looks inside one. Host memory only; another is refused at the start, by its name.
 """
 
 import ctypes
@@ -22,13 +23,11 @@ class Layer(Struct, frozen=True):
 
     Shapes:
         rows: [kernel blocks, ...] as vLLM's own view, items as unsigned integers; a block of vLLM's is ``ratio`` rows.
-    Units:
-        tokens: of one row, on the last axis but one; 0 where a row holds state and no tokens.
     """
 
     rows: npt.NDArray[Any]
     ratio: int
-    tokens: int
+    holds_tokens: bool
 
 
 class BlockMemory:
@@ -58,13 +57,11 @@ class BlockMemory:
         """Digest blocks, given by group and in order, one behind the other."""
         return b"".join(self.digest_of(group, block) for group, each in enumerate(blocks) for block in each)
 
-    def zero_tail(self, group: int, block: int, num_tokens: int) -> None:
-        """Zero what stands behind the first tokens of a block, in every layer that holds tokens."""
+    def zero(self, group: int, block: int) -> None:
+        """Make a block zero, in every layer that holds tokens."""
         for layer in self._groups[group]:
-            if layer.tokens:
-                for number, row in enumerate(_rows_of(layer, block)):
-                    first = min(max(num_tokens - number * layer.tokens, 0), layer.tokens)
-                    row[..., first:, :] = 0
+            if layer.holds_tokens:
+                _rows_of(layer, block)[...] = 0
 
 
 def _rows_of(layer: Layer, block: int) -> npt.NDArray[Any]:
@@ -74,16 +71,13 @@ def _rows_of(layer: Layer, block: int) -> npt.NDArray[Any]:
 def _layers(name: str, cache: Any, spec: Any, num_blocks: int) -> list[Layer]:
     """Give the caches of one layer: attention has one, a state-space layer has several."""
     if isinstance(cache, list | tuple):
-        return [Layer(_array(name, each, num_blocks), 1, 0) for each in cache]
+        return [Layer(_array(name, each, num_blocks), 1, holds_tokens=False) for each in cache]
     rows = _array(name, cache, num_blocks)
     ratio, rest = divmod(rows.shape[0], num_blocks)
     if rest or not ratio:
         raise SettingsError([f"the cache of {name} has {rows.shape[0]} rows for {num_blocks} blocks"])
-    if not hasattr(spec, "head_size") or rows.ndim < 3:
-        return [Layer(rows, ratio, 0)]
-    if rows.shape[-2] * ratio != spec.block_size:
-        raise SettingsError([f"the cache of {name} is laid out as {rows.shape}: no axis of {spec.block_size} tokens"])
-    return [Layer(rows, ratio, int(rows.shape[-2]))]
+    spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)  # of a group whose layers differ
+    return [Layer(rows, ratio, holds_tokens=hasattr(spec, "head_size"))]
 
 
 def _array(name: str, cache: Any, num_blocks: int) -> npt.NDArray[Any]:

@@ -8,16 +8,6 @@ from msgspec import Struct, field
 from kvfence.guard.vllm.manifest import Groups
 
 
-class SealOrder(Struct, frozen=True):
-    """At prefill: this step computes the prompt's last token; digest its blocks after the pass.
-
-    ``tails``: of each group, how many tokens are valid in its last block; 0 where that is full.
-    """
-
-    blocks: Groups
-    tails: tuple[int, ...]
-
-
 class ReceiveOrder(Struct, frozen=True):
     """At decode: what will land in which blocks. ``digests``: one string a rank, as in the manifest."""
 
@@ -28,11 +18,14 @@ class ReceiveOrder(Struct, frozen=True):
 class Orders(Struct):
     """One step's, by request.
 
+    ``zero``: blocks, with their group, that will end a prompt: made zero before the pass that first writes to them.
+    ``seal``: prompts whose last token this step computes: digest their blocks after the pass.
     ``refused``: requests that are to fail without a transfer, with their blocks. ``broken``: blocks whose tables do
     not hold, so that whoever computes on them fails.
     """
 
-    seal: dict[str, SealOrder] = field(default_factory=dict)
+    zero: list[tuple[int, int]] = field(default_factory=list)
+    seal: dict[str, Groups] = field(default_factory=dict)
     receive: dict[str, ReceiveOrder] = field(default_factory=dict)
     refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
     broken: set[int] = field(default_factory=set)

@@ -22,7 +22,7 @@ POINTS = (
     Point("request-ended", (f"{_NIXL}.request_finished_all_groups",)),
     Point("pool-bound", (f"{_BASE}.bind_gpu_block_pool",)),
     Point("caches-made", (f"{_NIXL}.register_kv_caches",)),
-    Point("transfers-started", (f"{_V1}.nixl.connector.NixlPullConnector.start_load_kv",)),
+    Point("step-begins", (f"{_BASE}.bind_connector_metadata",)),
     Point("transfers-polled", (f"{_NIXL}.get_transfer_results", f"{_NIXL}.get_finished")),
     Point("blocks-failed", (f"{_NIXL}.get_block_ids_with_load_errors",)),
     Point("rank-reports", (f"{_BASE}.build_connector_worker_meta",)),

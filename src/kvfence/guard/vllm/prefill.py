@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import xxhash
-from msgspec import Struct
+from msgspec import Struct, field
 
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.guard.key import Key
@@ -16,7 +16,7 @@ from kvfence.guard.messages import Promise
 from kvfence.guard.vllm.facts import Facts
 from kvfence.guard.vllm.ledger import Ledger, Tables
 from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, VERSION, Groups, Manifest, prompt_code, seal
-from kvfence.guard.vllm.orders import SealOrder
+from kvfence.guard.vllm.orders import Orders
 from kvfence.guard.watcher import Watcher
 from kvfence.protocol.watched import Promised, Said
 
@@ -25,12 +25,16 @@ OPEN = ("do_remote_decode",)
 
 
 class _Outgoing(Struct):
-    """One request that prefill computes for a decode. ``blocks``: of the whole prompt, once they are digested."""
+    """One request that prefill computes for a decode.
+
+    ``blocks``: of the whole prompt, once they are digested. ``last``: by group, the block that ends it, and its serial.
+    """
 
     prompt: bytes | None
     num_tokens: int
     request: Any
     blocks: Groups = ()
+    last: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class PrefillFence:
@@ -52,21 +56,26 @@ class PrefillFence:
             params.clear()
             params.update(kept, do_remote_prefill=False)
 
-    def completed(self, request_id: str, num_scheduled: int, tables: Tables) -> SealOrder | None:
-        """Say what to digest where this step computes the last token of a prompt; None where it does not."""
+    def order(self, request_id: str, num_scheduled: int, tables: Tables, ledger: Ledger, orders: Orders) -> None:
+        """Say what to make zero before a step's pass, and what to digest after it where it ends a prompt."""
         outgoing = self._outgoing.get(request_id)
-        if outgoing is None:
-            return None
-        request = outgoing.request
+        table = tables(request_id) if outgoing is not None else None
+        if outgoing is None or table is None:
+            return
+        request, sizes = outgoing.request, self._facts.block_tokens
         num_tokens = int(request.num_prompt_tokens)
-        table = tables(request_id)
-        if table is None or int(request.num_computed_tokens) + num_scheduled < num_tokens:
-            return None
-        sizes = self._facts.block_tokens
-        outgoing.blocks = tuple(
-            tuple(blocks[: -(-num_tokens // size)]) for blocks, size in zip(table, sizes, strict=True)
-        )
-        return SealOrder(outgoing.blocks, tuple(num_tokens % size for size in sizes))
+        for group, (blocks, size) in enumerate(zip(table, sizes, strict=True)):
+            place = num_tokens // size
+            if num_tokens % size and place < len(blocks):
+                use = (blocks[place], *ledger.serials(blocks[place : place + 1]))
+                if outgoing.last.get(group) != use:
+                    outgoing.last[group] = use
+                    orders.zero.append((group, blocks[place]))
+        if int(request.num_computed_tokens) + num_scheduled >= num_tokens:
+            outgoing.blocks = tuple(
+                tuple(blocks[: -(-num_tokens // size)]) for blocks, size in zip(table, sizes, strict=True)
+            )
+            orders.seal[request_id] = outgoing.blocks
 
     def ended(self, request_id: str, params: dict[str, Any] | None) -> None:
         """A request has ended: what vLLM would send openly is taken out of its hand-off until it can be sealed."""
@@ -132,12 +141,6 @@ class PrefillFence:
             digests=cut,
             params=params,
         )
-
-    def forget(self, request_id: str) -> None:
-        """A request will come again with another table."""
-        outgoing = self._outgoing.get(request_id)
-        if outgoing is not None:
-            outgoing.blocks = ()
 
 
 def _cut(have: Groups, want: Groups, digests: bytes) -> bytes:

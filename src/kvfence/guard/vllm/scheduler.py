@@ -101,9 +101,7 @@ class SchedulerFence:
         for request_id in [name for name, each in receives.items() if any(each.local_block_ids)]:
             self._receive(request_id, receives, orders)
         for request_id, number in output.num_scheduled_tokens.items():
-            order = self._prefill.completed(request_id, number, tables)
-            if order is not None:
-                orders.seal[request_id] = order
+            self._prefill.order(request_id, number, tables, self.ledger, orders)
         broken = [*torn, *self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
         self._check(broken, len(output.num_scheduled_tokens), orders)
         return orders

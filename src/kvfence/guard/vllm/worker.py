@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from msgspec import Struct
 
 from kvfence.core.invariant import require
+from kvfence.guard.vllm.manifest import Groups
 from kvfence.guard.vllm.memory import BlockMemory
-from kvfence.guard.vllm.orders import Orders, ReceiveOrder, Report, SealOrder
+from kvfence.guard.vllm.orders import Orders, ReceiveOrder, Report
 
 
 class Results(Struct):
@@ -35,7 +36,8 @@ class WorkerFence:
         self._expected: dict[str, ReceiveOrder] = {}
         self._verifying: dict[str, tuple[ReceiveOrder, Future[bool]]] = {}
         self._posted: set[str] = set()
-        self._sealing: dict[str, SealOrder] = {}
+        self._torn: set[str] = set()
+        self._sealing: dict[str, Groups] = {}
         self._refused: dict[str, tuple[int, ...]] = {}
         self._bad_blocks: set[int] = set()
         self._report = Report()
@@ -56,19 +58,21 @@ class WorkerFence:
         return self._memory  # type: ignore[return-value]
 
     def take(self, orders: Orders) -> None:
-        """Note one step's orders; blocks are sealed after the pass."""
+        """Take one step's orders, before its pass: blocks are made zero now, and sealed after it."""
+        for group, block in orders.zero:
+            self.memory.zero(group, block)
         self._sealing.update(orders.seal)
         self._expected.update(orders.receive)
         self._refused.update(orders.refused)
-        self._bad_blocks |= orders.broken
+        if orders.broken:
+            self._bad_blocks |= orders.broken
+            open_ = {**self._expected, **{name: order for name, (order, _) in self._verifying.items()}}
+            self._torn |= {name for name, order in open_.items() if not orders.broken.isdisjoint(_blocks_of(order))}
 
     def pass_ended(self) -> None:
-        """Zero the tails of what this step has completed, and digest it."""
-        for request, order in self._sealing.items():
-            for group, (blocks, tail) in enumerate(zip(order.blocks, order.tails, strict=True)):
-                if blocks and tail:
-                    self.memory.zero_tail(group, blocks[-1], tail)
-            self._report.sealed[request] = {self._rank: self.memory.digests_of(order.blocks)}
+        """Digest what this step has completed."""
+        for request, blocks in self._sealing.items():
+            self._report.sealed[request] = {self._rank: self.memory.digests_of(blocks)}
         self._sealing.clear()
 
     def filter(self, results: Results, posted: Iterable[str]) -> Results:
@@ -103,11 +107,12 @@ class WorkerFence:
     def _settle(self, request: str, out: Results) -> None:
         """Tell what a verification found; what went wrong in it is a refusal."""
         order, future = self._verifying.pop(request)
-        holds = future.exception() is None and future.result()
+        holds = future.exception() is None and future.result() and request not in self._torn
+        self._torn.discard(request)
         self._report.verified[request] = holds
         out.finished.add(request)
         if self._enforces and not holds:
-            self._fail(request, (block for group in order.blocks for block in group), out)
+            self._fail(request, _blocks_of(order), out)
 
     def _fail(self, request: str, blocks: Iterable[int], out: Results) -> None:
         out.finished.add(request)
@@ -121,7 +126,7 @@ class WorkerFence:
 
     def _has_bad_block(self, request: str) -> bool:
         order = self._expected.get(request)
-        return order is not None and any(block in self._bad_blocks for group in order.blocks for block in group)
+        return order is not None and not self._bad_blocks.isdisjoint(_blocks_of(order))
 
     def note_bad_blocks(self, blocks: set[int]) -> None:
         """Note the blocks that vLLM's half failed to load."""
@@ -144,3 +149,7 @@ class WorkerFence:
     def close(self) -> None:
         """Stop verifying."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _blocks_of(order: ReceiveOrder) -> list[int]:
+    return [block for group in order.blocks for block in group]

@@ -164,7 +164,7 @@ class Engine:
             kv_connector_block_state=KVConnectorBlockState(tables),
         )
         self._ended = set()
-        self.worker._connector_metadata = self.scheduler.build_connector_meta(output)
+        self.worker.bind_connector_metadata(self.scheduler.build_connector_meta(output))
         for request in scheduled:
             self._compute(request)
         self.worker.start_load_kv(None)

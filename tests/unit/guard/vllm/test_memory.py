@@ -44,26 +44,33 @@ def test_a_block_is_of_its_group(vllm: Any) -> None:
     assert memory.digest_of(0, 1) == before
 
 
-@pytest.mark.parametrize(("ratio", "valid"), [(1, 3), (2, 3), (2, 6), (1, 8)])
-def test_zeros_stand_behind_the_valid_tokens(ratio: int, valid: int) -> None:
-    """Also where the kernels cut a block into several."""
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_a_block_is_made_zero_and_no_other(ratio: int) -> None:
+    """Also where the kernels cut a block into several; wherever in it a token stands."""
     made = cache(BLOCKS * ratio, 2, 8 // ratio, 4)
     memory = BlockMemory({"a": made}, [group("a")], BLOCKS)
-    memory.zero_tail(0, 2, valid)
-    rows = made.array[2 * ratio : 3 * ratio]
-    tokens = np.concatenate(list(rows), axis=1)
-    assert tokens[:, :valid].all()
-    assert not tokens[:, valid:].any()
+    memory.zero(0, 2)
+    assert not made.array[2 * ratio : 3 * ratio].any()
     assert made.array[: 2 * ratio].all()
     assert made.array[3 * ratio :].all()
 
 
-def test_state_has_no_tail() -> None:
+def test_a_group_whose_layers_differ_is_read_layer_by_layer() -> None:
+    """vLLM wraps their descriptions in one that has none of their sizes."""
+    inner = SimpleNamespace(block_size=8, head_size=4)
+    spec = SimpleNamespace(block_size=8, kv_cache_specs={"a": inner})
+    made = cache(BLOCKS, 2, 8, 4)
+    memory = BlockMemory({"a": made}, [SimpleNamespace(layer_names=["a"], kv_cache_spec=spec)], BLOCKS)
+    memory.zero(0, 1)
+    assert not made.array[1].any()
+
+
+def test_state_is_not_made_zero() -> None:
     """What holds no tokens is left as it is, and digested."""
     state = [cache(BLOCKS, 6), cache(BLOCKS, 3)]
     memory = BlockMemory({"a": state}, [group("a")], BLOCKS)
     before = memory.digest_of(0, 1)
-    memory.zero_tail(0, 1, 1)
+    memory.zero(0, 1)
     assert memory.digest_of(0, 1) == before
     state[1].array[1, 2] += 1
     assert memory.digest_of(0, 1) != before
@@ -77,14 +84,10 @@ def test_a_view_with_gaps_is_read_as_a_view() -> None:
     assert apart.digest_of(0, 3) == alone.digest_of(0, 3)
 
 
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [(cache(BLOCKS, 2, 4, 8), "no axis of 8"), (cache(BLOCKS + 1, 2, 8, 4), "rows for 4 blocks")],
-)
-def test_another_layout_is_refused_by_its_shape(made: HostTensor, says: str) -> None:
+def test_another_shape_is_refused_by_it() -> None:
     """Nothing is guessed at."""
-    with pytest.raises(SettingsError, match=says):
-        BlockMemory({"a": made}, [group("a")], BLOCKS)
+    with pytest.raises(SettingsError, match="5 rows for 4 blocks"):
+        BlockMemory({"a": cache(BLOCKS + 1, 2, 8, 4)}, [group("a")], BLOCKS)
 
 
 def test_another_device_is_refused_by_its_name() -> None:

@@ -1,5 +1,6 @@
 """Hand-offs between two engines whose connector is guarded, and the same between engines as shipped."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -271,3 +272,26 @@ def test_a_prefill_asked_for_more_than_a_token_promises_nothing(fenced: Maker) -
     fence.outcome(None, (), ())
     assert sent == {"do_remote_prefill": False, "do_remote_decode": False}
     assert counts(prefill)["prefill stamp-at-adopt refuse"] == 1
+
+
+def test_a_block_granted_under_a_receive_fails_the_receive(fenced: Maker) -> None:
+    """The pool gives a block away into which a read is under way: neither request is computed on it."""
+    from engines import Request
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
+
+    prefill, decode = pair(fenced)
+    request = Request(OWN, prefill.run(OWN, ASKS))
+    Wire.slow = True
+    try:
+        decode.begin(request)
+        blocks = decode._tables[request.request_id]
+        decode.pool.free_blocks(blocks)
+        assert decode.pool.get_new_blocks(1)[0] in blocks
+        decode.step([])
+    finally:
+        Wire.slow = False
+    deadline = time.monotonic() + 30
+    while request.request_id not in decode.answers and time.monotonic() < deadline:
+        decode.step([])
+    assert decode.answers[request.request_id] is None
+    assert counts(decode)["decode stamp-at-read refuse"] == 1

@@ -12,6 +12,10 @@ class KVConnectorBase_V1:
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """Nothing by itself."""
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """Take what the scheduler's half says."""
+        self._connector_metadata = connector_metadata
+
     def build_connector_worker_meta(self) -> Any:
         """Nothing by itself."""
         return None

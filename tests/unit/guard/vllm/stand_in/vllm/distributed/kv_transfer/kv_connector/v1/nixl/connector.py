@@ -15,6 +15,7 @@ class Wire:
     engines: ClassVar[dict[str, Any]] = {}
     reached: ClassVar[list[tuple[str, int]]] = []
     fails: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
 
 
 class NixlBaseConnector(KVConnectorBase_V1):
@@ -88,8 +89,9 @@ class NixlBaseConnector(KVConnectorBase_V1):
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Every read that was posted has landed, or failed."""
-        done = set(self.connector_worker._recving_transfers)
-        self.connector_worker._recving_transfers.clear()
+        done = set() if Wire.slow else set(self.connector_worker._recving_transfers)
+        for name in done:
+            del self.connector_worker._recving_transfers[name]
         failed = done if Wire.fails else set()
         return SimpleNamespace(finished_sending=set(), finished_recving=done, failed_recving=set(failed))
 
