@@ -89,17 +89,17 @@ class Req:
 
 
 class Memory:
-    """One role's buffers."""
+    """One role's buffers, of ``item`` bytes a page."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, item: int = ITEM) -> None:
         rng = np.random.default_rng(seed)
-        self.raw = [rng.integers(0, 256, PAGES * ITEM, dtype=np.uint8) for _ in range(BUFFERS)]
+        self.raw = [rng.integers(0, 256, PAGES * item, dtype=np.uint8) for _ in range(BUFFERS)]
         self.beside = rng.integers(0, 256, ROWS * BESIDE, dtype=np.uint8)
         self.args = SimpleNamespace(
             state_types=[],
             kv_data_ptrs=[raw.ctypes.data_as(ctypes.c_void_p).value for raw in self.raw],
             kv_data_lens=[raw.nbytes for raw in self.raw],
-            kv_item_lens=[ITEM] * BUFFERS,
+            kv_item_lens=[item] * BUFFERS,
             aux_data_ptrs=[self.beside.ctypes.data_as(ctypes.c_void_p).value],
             aux_data_lens=[self.beside.nbytes],
             aux_item_lens=[BESIDE],

@@ -1,8 +1,5 @@
 """Prefill's and decode's memory of hand-offs, over real bytes and without an engine."""
 
-import ctypes
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,33 +9,20 @@ from kvfence.guard.messages import RefusedAtPrefill
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
 from kvfence.guard.sglang.memory import PageMemory
 from kvfence.guard.sglang.prefill import REFUSALS_MAX, PrefillState
+from tests.unit.guard.sglang.standin import BESIDE, ITEM, PAGES, ROWS, Memory
 
-PAGES, ITEM, BUFFERS = 16, 32, 4
-ROWS, BESIDE = 4, 24
 SENT_ROW, LANDED_ROW = 3, 1
 SESSION = "127.0.0.1:9000"
 ROOM, ENDPOINT = 77, ("127.0.0.1", 4000)
 
 
-class Side:
+class Side(Memory):
     """One role's buffers, which the guard reads by address as it does the engine's."""
 
-    def __init__(self, seed: int, item: int = ITEM) -> None:
-        rng = np.random.default_rng(seed)
-        self.raw = [rng.integers(0, 256, PAGES * item, dtype=np.uint8) for _ in range(BUFFERS)]
-        self.beside = rng.integers(0, 256, ROWS * BESIDE, dtype=np.uint8)
-        self.args = SimpleNamespace(
-            state_types=[],
-            kv_data_ptrs=[raw.ctypes.data_as(ctypes.c_void_p).value for raw in self.raw],
-            kv_data_lens=[raw.nbytes for raw in self.raw],
-            kv_item_lens=[item] * BUFFERS,
-            aux_data_ptrs=[self.beside.ctypes.data_as(ctypes.c_void_p).value],
-            aux_data_lens=[self.beside.nbytes],
-            aux_item_lens=[BESIDE],
-            kv_cache_dtype_str="torch.float32",
-            page_size=4,
-        )
-        self.memory = PageMemory(self.args)
+    @property
+    def memory(self) -> PageMemory:
+        """Give them as the guard sees them."""
+        return PageMemory(self.args)
 
     def copy_to(self, other: "Side", source: np.ndarray, target: np.ndarray) -> None:
         """Move pages as a transfer does."""
