@@ -148,7 +148,7 @@ class Tables:
         serials, known = self._serials.serial.take(pages.astype(np.intp)), self._pages[rows, columns]
         holds = serials == self._expected[rows, columns]
         holds &= pages == known
-        lengths = np.clip(ends - start, 0, end - start)
+        lengths = np.minimum(np.maximum(ends - start, 0), end - start)
         read = int(lengths.sum())
         if holds.all():
             return Looked(np.zeros(len(rows), dtype=np.bool_), _NONE, read)
