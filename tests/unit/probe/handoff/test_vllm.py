@@ -43,13 +43,14 @@ async def test_a_stock_pair_leaks_in_every_known_case_and_dies_of_one() -> None:
     assert verdict_of(record) is Answer.LEAK
 
 
+@pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("recomputes", [False, True])
-async def test_a_guarded_pair_refuses_or_answers_correctly(recomputes: bool) -> None:
-    """No case is bad, whether what is refused fails or is computed anew."""
-    record = await probed(VllmPair(GUARDED, recomputes=recomputes))
+async def test_a_guarded_pair_refuses_or_answers_correctly(recomputes: bool, hides: bool) -> None:
+    """No case is bad, whether what is refused fails or is computed anew, and whether blocks are named in the open."""
+    record = await probed(VllmPair(GUARDED, recomputes=recomputes, hides=hides))
     expected = dict.fromkeys([case.name for case in ALL], Answer.CORRECT if recomputes else Answer.REFUSED)
     expected["poisoned-prefix"] = Answer.CORRECT
-    expected["unknown-block"] = Answer.REFUSED
+    expected["unknown-block"] = Answer.CORRECT if hides else Answer.REFUSED
     assert answers(record) == expected
     assert verdict_of(record) in (Answer.REFUSED, Answer.CORRECT)
 

@@ -109,12 +109,14 @@ class Prefill:
 class VllmPair:
     """Both workers. ``recomputes``: what is refused is computed at decode; else it is 500.
 
+    ``hides``: a hand-off names no block in the open, and decode goes by what prefill has sealed.
+
     ``says``: how an answer comes out, for models that are no good. ``takes``: decode looks at hand-offs at all.
     ``garbles``: what is not the prompt's own is answered with neither's text; ``mumbles``: hand-offs with no answer.
     """
 
-    def __init__(self, checks: Checks = STOCK, *, recomputes: bool = False) -> None:
-        self.checks, self.recomputes = checks, recomputes
+    def __init__(self, checks: Checks = STOCK, *, recomputes: bool = False, hides: bool = False) -> None:
+        self.checks, self.recomputes, self.hides = checks, recomputes, hides
         self.words, self.prefill = Words(), Prefill()
         self.cache: dict[tuple[int, ...], list[int]] = {}
         self.is_alive, self.takes, self.running, self.taken = True, True, 0, 0
@@ -145,7 +147,8 @@ class VllmPair:
         name = f"cmpl-{len(self.prefill.lent)}"
         blocks = self.prefill.write(prompt)
         self.prefill.lent[name] = Lent(prompt, blocks, time.monotonic() + self.leased_s)
-        params = {"do_remote_prefill": True, "remote_block_ids": [blocks], "remote_request_id": name}
+        params: dict[str, Any] = {"do_remote_prefill": True, "remote_request_id": name}
+        params |= {} if self.hides else {"remote_block_ids": [blocks]}
         return self._answer(prompt, prompt) | {"kv_transfer_params": params}
 
     async def _at_decode(self, seen: Seen, wire: Wire) -> None:
@@ -164,8 +167,9 @@ class VllmPair:
             await self._take(prompt, params, wire)
 
     async def _take(self, prompt: list[int], params: dict[str, Any], wire: Wire) -> None:
-        name, remote = params["remote_request_id"], params["remote_block_ids"][0]
+        name = params["remote_request_id"]
         lent = self.prefill.lent[name]
+        remote = lent.blocks if self.hides else params["remote_block_ids"][0]
         holds = (
             (not self.checks.count or len(lent.prompt) == len(prompt))
             and (not self.checks.lease or lent.until_s >= time.monotonic())
