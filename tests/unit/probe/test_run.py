@@ -97,7 +97,7 @@ async def test_a_slow_server_is_waited_for_as_long_as_it_needs(monkeypatch: pyte
     """A prompt that is only slow is not taken for refused: one was timed before the search for the limit."""
     monkeypatch.setattr(limits, "WAIT_S", 0.1)
     monkeypatch.setattr(limits, "SLOWEST_RATE", 1e6)
-    async with Fake(Model(limit=10_000, rate=1_500.0)) as fake:
+    async with Fake(Model(limit=600, rate=1_500.0)) as fake:
         record = await run_on(fake, phases=())
     assert record.calibration.limit_low is not None
     assert record.calibration.limit_low >= 500
