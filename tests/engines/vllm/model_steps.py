@@ -20,10 +20,12 @@ NUMBER, NEW = 6, 6
 def make(model: str, role: str, *, guard: bool) -> tuple[Any, Any]:
     """Make one engine, and take its connector."""
     import vllm.distributed.kv_transfer.kv_transfer_state as state
+    from vllm import envs
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    envs.disable_envs_cache()
     os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
     transfer = KVTransferConfig(
         kv_connector="NixlConnector",

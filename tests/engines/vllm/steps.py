@@ -91,9 +91,9 @@ class Engine:
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         output = self.scheduler.schedule()
+        self.worker.bind_connector_metadata(output.kv_connector_metadata)
         for request_id, number in output.num_scheduled_tokens.items():
             self._write(request_id, number)
-        self.worker.bind_connector_metadata(output.kv_connector_metadata)
         self.worker.start_load_kv(None)
         told = KVConnectorOutput()
         if hasattr(self.worker, "get_transfer_results"):
