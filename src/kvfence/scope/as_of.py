@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from kvfence.core.errors import EvidenceError
 from kvfence.scope.ingest import Sources
 from kvfence.scope.relation import Reading, Trouble
+from kvfence.scope.store import rows_of
 from kvfence.scope.survey import TIME_MIN
 from kvfence.scope.values import Value
 
@@ -81,7 +82,7 @@ def _borders(source: Any, moment: datetime) -> dict[str, _Borders]:
         is_later=(~before & ~untimed).any(),
         untimed=untimed.sum(),
     )
-    rows = counted.to_pyarrow().to_pylist()
+    rows = rows_of(counted)
     lines: dict[str, list[int]] = {}
     if any(row["untimed"] for row in rows):
         for row in _untimed_lines(source, untimed):
@@ -97,8 +98,7 @@ def _borders(source: Any, moment: datetime) -> dict[str, _Borders]:
 
 def _untimed_lines(source: Any, untimed: Value) -> list[dict[str, Any]]:
     chosen = source.filter(untimed & source["source_line"].notnull()).select("source_file", "source_line")
-    rows: list[dict[str, Any]] = chosen.order_by("source_file", "source_line").to_pyarrow().to_pylist()
-    return rows
+    return rows_of(chosen.order_by("source_file", "source_line"))
 
 
 def _untouched_since(name: str, moment: datetime) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from kvfence.scope.history import first_refused, vulnerable_of
 from kvfence.scope.relation import CLASS_OF_REASON, Class, History, Interval
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, rows_of
 from kvfence.scope.survey import BODY_SLACK, LONG_BODY_BYTES, was_refused
 from kvfence.scope.values import DAY_BITS, ZONE_BITS, Value
 
@@ -194,7 +194,7 @@ def _vulnerable(joined: Any, judgement: Judgement) -> Value:
     """Tell whether a request's release has the defect: as the history says, else, with a history, as its row does."""
     if not judgement.history.given:
         return ibis.literal(True)
-    releases = joined.select("release").distinct().to_pyarrow()["release"].to_pylist()
+    releases = [row["release"] for row in rows_of(joined.select("release").distinct())]
     named = sorted(name for name in releases if name is not None)[:RELEASES_MAX]
     pairs = [(joined["release"] == name, ibis.literal(vulnerable_of(name, None), "boolean")) for name in named]
     own = ibis.cases(*pairs, else_=True) if pairs else ibis.literal(True)
@@ -332,7 +332,7 @@ def rates(store: Store, source: Any, floor: int) -> tuple[float | None, float | 
         times=has_time.sum(),
         speed=(fits["prompt_tokens"] / fits["ttft_ms"] * 1000).quantile(0.99, where=has_time),
     )
-    row = counted.to_pyarrow().to_pylist()[0]
+    row = rows_of(counted)[0]
     return (
         row["bytes"] if (row["bodies"] or 0) >= RATED_ROWS_MIN else None,
         row["speed"] if (row["times"] or 0) >= RATED_ROWS_MIN else None,

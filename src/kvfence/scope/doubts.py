@@ -13,7 +13,7 @@ import ibis
 
 from kvfence.scope.classes import Judgement, class_of, intervals_of
 from kvfence.scope.relation import Class
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of
 from kvfence.scope.survey import TIME_MIN, never_ran
 from kvfence.scope.tally import shaped
 from kvfence.scope.values import Value
@@ -41,10 +41,10 @@ def move_uncovered(
         for worker in each.workers or (None,)
     ]
     hours = _uncovered(store, known, now)
-    moved = int(hours["requests"].sum().to_pyarrow().as_py() or 0)
+    moved = number_of(hours["requests"].sum())
     for rows in looked_at:
         there = _keyed(rows.mutate(hour=rows["started"].truncate("h"))).semi_join(hours, "key")
-        moved -= int(there.count().to_pyarrow().as_py())
+        moved -= number_of(there.count())
     return _move(reasons, moved, "no_pool")
 
 
@@ -94,10 +94,10 @@ def move_unsought(store: Store, reasons: dict[str, int], unsought: Unsought, loo
     start = None if unsought.start is None else unsought.start.replace(minute=0, second=0, microsecond=0)
     places = store.ibis.table("places_raw")
     near = places.filter(places["hour"].isnull() | _between(places["hour"], start, unsought.end))
-    moved = int(near["requests"].sum().to_pyarrow().as_py() or 0)
+    moved = number_of(near["requests"].sum())
     for rows in looked_at:
         hour = rows["started"].truncate("h")
-        moved -= int(rows.filter(hour.isnull() | _between(hour, start, unsought.end)).count().to_pyarrow().as_py())
+        moved -= number_of(rows.filter(hour.isnull() | _between(hour, start, unsought.end)).count())
     return _move(reasons, moved, "victims_not_sought")
 
 

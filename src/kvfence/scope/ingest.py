@@ -32,8 +32,9 @@ from kvfence.scope.staging import (
     with_picks,
     with_unseen,
 )
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of, rows_of
 from kvfence.scope.values import (
+    AS_STORED,
     DAY_ONLY,
     DAY_ONLY_OF_COLUMN_BIT,
     NO_ZONE,
@@ -42,6 +43,7 @@ from kvfence.scope.values import (
     Reader,
     Value,
     column_bits,
+    dtype_of,
     only_floats,
     typed,
 )
@@ -103,7 +105,7 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
     if not tables:
         said = "; ".join(trouble.text for reading in readings.values() for trouble in reading.troubles[:1])
         raise EvidenceError(f"no request could be read from {', '.join(names[:5])}: {said or 'nothing there'}")
-    table = ibis.union(*(each.table for each in tables)) if len(tables) > 1 else tables[0].table
+    table = _as_one([each.table for each in tables])
     return Sources(
         table,
         readings,
@@ -111,6 +113,13 @@ def ingest(store: Store, specs: Sequence[str], plan: Plan) -> Sources:
         tuple(readable),
         {each.reading.source: each.positions for each in staged},
     )
+
+
+def _as_one(tables: Sequence[Any]) -> Any:
+    """Give the rows of all tables; numbers that keep a file's type get the same in each."""
+    if len(tables) == 1:
+        return tables[0]
+    return ibis.union(*(each.cast({name: dtype_of(name) for name in AS_STORED}) for each in tables))
 
 
 def _ranges(
@@ -142,14 +151,14 @@ def _has_unread(read: _Table) -> bool:
     """Tell whether a value of some rows is unread."""
     if read.all_read:
         return False
-    return int(read.table.filter((read.table["bad"] & ROW_BITS) != 0).count().to_pyarrow().as_py()) > 0
+    return number_of(read.table.filter((read.table["bad"] & ROW_BITS) != 0).count()) > 0
 
 
 def _all_numbers(raw: Any, floats: Sequence[Value]) -> bool:
     """Tell by their sums, which are quick, whether floats are all numbers."""
     if not floats:
         return True
-    (row,) = raw.aggregate(**{f"f{index}": each.sum() for index, each in enumerate(floats)}).to_pyarrow().to_pylist()
+    (row,) = rows_of(raw.aggregate(**{f"f{index}": each.sum() for index, each in enumerate(floats)}))
     return all(value is None or isfinite(value) for value in row.values())
 
 
@@ -244,9 +253,9 @@ def fields_of_table(table: Any) -> list[Field]:
     samples: dict[tuple[str, ...], tuple[str, ...]] = {}
     if numbers:
         chosen = table.select(**{f"f{index}": value for index, value in enumerate(numbers.values())}).head(200)
-        columns = chosen.to_pyarrow().to_pydict()
+        rows = rows_of(chosen)
         for index, path in enumerate(numbers):
-            samples[path] = tuple(str(each) for each in columns[f"f{index}"] if each is not None)
+            samples[path] = tuple(str(row[f"f{index}"]) for row in rows if row[f"f{index}"] is not None)
     return [Field(path, samples.get(path, ())) for path in leaves]
 
 

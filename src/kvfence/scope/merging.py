@@ -11,7 +11,7 @@ import ibis
 
 from kvfence.scope.classes import rank_of
 from kvfence.scope.relation import Duplicates
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of, rows_of
 from kvfence.scope.survey import LENGTH_MAX, TIME_MIN, clean, was_refused
 from kvfence.scope.values import Value
 
@@ -190,11 +190,11 @@ def merged(store: Store, judged: Any) -> tuple[Any, Duplicates]:
     )
     rows = store.keep("ranked", rows)
     left = rows.filter(rows["place"] > 0)
-    counts = left.aggregate(same=left["is_same"].sum(), retried=(~left["is_same"]).sum()).to_pyarrow().to_pylist()[0]
-    shared = rows.filter(rows["shared"])["request_id"].nunique().to_pyarrow().as_py()
+    counts = rows_of(left.aggregate(same=left["is_same"].sum(), retried=(~left["is_same"]).sum()))[0]
+    shared = number_of(rows.filter(rows["shared"])["request_id"].nunique())
     kept = rows.filter(rows["place"] == 0)
     reused = kept.aggregate(rows=kept.count(), ids=(kept["ident"] + "\x1f" + kept["who"]).nunique())
-    several = reused.to_pyarrow().to_pylist()[0]
+    several = rows_of(reused)[0]
     return kept, Duplicates(
         int(counts["same"] or 0), int(counts["retried"] or 0), int(shared or 0), reused=several["rows"] - several["ids"]
     )

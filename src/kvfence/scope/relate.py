@@ -25,7 +25,7 @@ from kvfence.scope.ingest import Sources, ingest, whole
 from kvfence.scope.merging import merged, prepared
 from kvfence.scope.relation import CLASS_OF_REASON, Class, Reading, Relation, Trouble
 from kvfence.scope.staging import Plan
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of
 from kvfence.scope.survey import EXACT_ROWS_MAX, Bounds, Survey, clean, plain_reason, survey
 from kvfence.scope.victims import Reach, Unsought, Window
 from kvfence.scope.warehouse import open_tables
@@ -104,8 +104,7 @@ class _Work(Struct, frozen=True):
     @property
     def is_local(self) -> bool:
         """Tell whether the rows lie in files, so that they can be joined with local tables."""
-        found: bool = self.source._find_backend(use_default=True) is self.store.ibis
-        return found
+        return self.store.holds(self.source)
 
     @property
     def is_exact(self) -> bool:
@@ -139,7 +138,7 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
     store, bounds, seen = work.store, work.bounds, work.seen
     rows, taken = _with_twins(work) if work.is_exact else (seen.kept, {})
     ready = prepared(store, rows)
-    unsaid = ready.filter(ready["tokens"].isnull() & ready["body_bytes"].notnull()).count().to_pyarrow().as_py()
+    unsaid = number_of(ready.filter(ready["tokens"].isnull() & ready["body_bytes"].notnull()).count())
     bytes_per_token, speed = rates(store, work.source, bounds.floor) if unsaid else (None, None)
     judgement = structs.replace(judgement, bytes_per_token=bytes_per_token, tokens_per_s=request.prefill_rate or speed)
     judged, spared = tally.excluded(store, classify(store, ready, judgement), exclusions)
@@ -185,7 +184,7 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
         ),
         skews=tuple(_spared(spared + sought.spared)),
         read_windows=tuple((each.place, each.start, each.end, each.request_id) for each in windows),
-        victims_also_unknown=int(besides.count().to_pyarrow().as_py()),
+        victims_also_unknown=number_of(besides.count()),
     )
 
 
@@ -228,7 +227,7 @@ def _with_twins(work: _Work) -> tuple[Any, dict[str, int]]:
     store, source, rows = work.store, work.source, work.seen.kept
     named = rows.filter(plain_reason(rows, work.bounds).isnull() & clean(rows["request_id"]).notnull())
     ids = store.keep("doubtful_ids", named.select("request_id").distinct())
-    if ids.count().to_pyarrow().as_py() == 0:
+    if number_of(ids.count()) == 0:
         return rows, {}
     short = source.filter(source["prompt_tokens"].between(2, work.bounds.long - 1))
     twins = store.keep("twins", short.semi_join(ids, "request_id"), "looking for other rows of the same requests")

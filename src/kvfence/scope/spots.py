@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, rows_of
 from kvfence.scope.survey import clean
 from kvfence.scope.values import Value
 
@@ -40,11 +40,11 @@ def name_of(rows: Any) -> Value:
 
 def spots_that_fit(store: Store, places: Any, answered_at: Sequence[Spot]) -> Any:
     """Keep a table of all spots with the answers' spots that may be the same; is_sure: the very same worker."""
-    found = places.select(*_PARTS).distinct().to_pyarrow().to_pylist()
+    found = rows_of(places.select(*_PARTS).distinct())
     served_at = [Spot(*(row[part] for part in _PARTS)) for row in found]
     spots = {spot.name: spot for spot in served_at}
     seen = places.filter(places["worker"].notnull() & places["replica"].notnull()).select("worker", "replica")
-    pairs = [(row["worker"], row["replica"]) for row in seen.distinct().to_pyarrow().to_pylist()]
+    pairs = [(row["worker"], row["replica"]) for row in rows_of(seen.distinct())]
     wanted = sorted(set(answered_at), key=lambda spot: spot.name)
     served, anywhere = Served(pairs), len(spots) * len(wanted) > PAIRS_MAX
     fitting = [

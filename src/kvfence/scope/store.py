@@ -46,6 +46,8 @@ class Store:
         except duckdb.Error as error:
             raise SettingsError([f"--memory {memory}: write a size such as 2500MB or 4GB"]) from error
         self.ibis.raw_sql("SET TimeZone = 'UTC'")
+        # DuckDB makes one select of several better than ibis, which takes longer over it than most questions take.
+        ibis.options.sql.fuse_selects = False
         self._files = 0
 
     def new_file(self, ending: str) -> Path:
@@ -58,13 +60,18 @@ class Store:
         with self.watching(stage):
             return list(self.ibis.con.execute(statement).fetchall())
 
+    def holds(self, expression: Any) -> bool:
+        """Tell whether an expression is of files and local tables, not of a warehouse."""
+        found: bool = expression._find_backend(use_default=True) is self.ibis
+        return found
+
     def keep(self, name: str, expression: Any, stage: str = "") -> Any:
         """Keep a result as a local table, wherever it is worked out."""
         with self.watching(stage):
-            if expression._find_backend(use_default=True) is self.ibis:
+            if self.holds(expression):
                 self.ibis.con.execute(f"CREATE OR REPLACE TABLE {name} AS {self.ibis.compile(expression)}")
             else:
-                self._take(name, expression.to_pyarrow())
+                self._take(name, arrow_of(expression))
             return self.ibis.table(name)
 
     def hold(self, name: str, rows: Sequence[Mapping[str, object]], schema: Mapping[str, str]) -> Any:
@@ -99,6 +106,27 @@ class Store:
             done = self.ibis.con.query_progress()
             if done > 0:
                 self.report(stage, int(self.size * done / 100), max(self.size, 2))
+
+
+def arrow_of(expression: Any) -> Any:
+    """Run a question where its tables lie and give the answer as Arrow has it."""
+    backend = expression._find_backend(use_default=True)
+    if backend.name != "duckdb":
+        return expression.to_pyarrow()
+    # As ibis does it, but for pandas, which takes longer to load than most questions take.
+    relation = backend.con.sql(backend.compile(expression.as_table()))
+    return expression.__pyarrow_result__(relation.to_arrow_table())
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """Run a question and give its rows."""
+    rows: list[dict[str, Any]] = arrow_of(table).to_pylist()
+    return rows
+
+
+def number_of(count: Any) -> int:
+    """Run a question for one whole number; nothing counts as nought."""
+    return int(arrow_of(count).as_py() or 0)
 
 
 @contextmanager

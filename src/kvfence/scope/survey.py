@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from kvfence.scope.ingest import Sources
 from kvfence.scope.relation import REQUEST_COLUMNS, Trouble
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of, rows_of
 from kvfence.scope.values import BAD_BITS, DAY_ONLY, DAY_ONLY_BIT, NO_ZONE, NO_ZONE_BIT, ROW_BITS, Value
 
 LENGTH_MAX = 100_000_000
@@ -111,7 +111,7 @@ def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Surve
     """Pass over every row and keep the aggregates as local tables."""
     exact = store.keep("lengths_raw", _exact_lengths(source), "counting lengths")
     rows, long_rows, unsaid = (
-        int(exact.filter(each)["n"].sum().to_pyarrow().as_py() or 0)
+        number_of(exact.filter(each)["n"].sum())
         for each in (ibis.literal(True), exact["prompt_tokens"] >= bounds.long, _is_unsaid(exact))
     )
     if long_rows > LONG_ROWS_MAX:
@@ -121,14 +121,15 @@ def survey(store: Store, sources: Sources, source: Any, bounds: Bounds) -> Surve
     if unsaid > UNSAID_ROWS_MAX:
         unsaid_rows = unsaid_rows.filter(plain_reason(unsaid_rows, bounds).isnull() & ~is_lost(unsaid_rows, bounds))
     kept = _kept(store, source, bounds, unsaid_rows if unsaid else None, rows > EXACT_ROWS_MAX)
-    short = rows - int(kept.count().to_pyarrow().as_py()) - sum(plain.values()) - lost
+    short = rows - number_of(kept.count()) - sum(plain.values()) - lost
     all_believed = _within(sources, "prompt_tokens") and _within(sources, "completion_tokens")
-    places = _places(store, source, bounds, all_believed)
-    accounts = store.keep("accounts_raw", _accounts(source, bounds, all_believed), "counting by account")
-    times = places.aggregate(first=places["first"].min(), last=places["last"].max()).to_pyarrow().to_pylist()[0]
+    places = _places(store, source, all_believed)
+    accounts = store.keep("accounts_raw", _accounts(source, all_believed), "counting by account")
+    long = kept.filter(_believed(kept["prompt_tokens"]) >= bounds.long)
+    times = rows_of(places.aggregate(first=places["first"].min(), last=places["last"].max()))[0]
     return Survey(
-        places=_merged_places(store, places, bounds),
-        accounts=_merged_accounts(store, accounts),
+        places=_merged_places(store, places, long, bounds),
+        accounts=_merged_accounts(store, accounts, long),
         lengths=_lengths(store, exact),
         kept=kept,
         rows=rows,
@@ -150,7 +151,7 @@ def _plain_unsaid(store: Store, source: Any, bounds: Bounds) -> tuple[dict[str, 
     reason = ibis.ifelse(is_lost(unsaid, bounds), "lost", plain_reason(unsaid, bounds))
     counted = unsaid.select(reason=reason).group_by("reason").aggregate(rows=lambda t: t.count())
     with store.watching("counting what has no length"):
-        found = {row["reason"]: int(row["rows"]) for row in counted.to_pyarrow().to_pylist() if row["reason"]}
+        found = {row["reason"]: int(row["rows"]) for row in rows_of(counted) if row["reason"]}
     return {name: count for name, count in found.items() if name != "lost"}, found.get("lost", 0)
 
 
@@ -168,28 +169,40 @@ def _kept(store: Store, source: Any, bounds: Bounds, unsaid: Any | None, many: b
     return store.keep("candidates", ibis.union(*parts, baseline), "taking out what is not plainly clear")
 
 
+_PLACE = ("model", "replica", "worker")
+_EPOCH = ibis.timestamp("1970-01-01")
 _NOT_IN_BASELINE = ("request_id", "completion_tokens", "status", "ttft_ms", "duration_ms", "body_bytes", "release")
 
 
-def _places(store: Store, source: Any, bounds: Bounds, all_believed: bool) -> Any:
+def _places(store: Store, source: Any, all_believed: bool) -> Any:
     """Count by hour and place. Hours are numbers where the logs lie: that is quick, and every backend has it."""
-    number = (source["started"].epoch_seconds() / 3600).floor().cast("int64")
+    started = source["started"]
+    if store.holds(source):
+        number = started.delta(_EPOCH, unit="hour")
+    else:
+        number = (started.epoch_seconds() / 3600).floor().cast("int64")
     tokens, completion = source["prompt_tokens"], source["completion_tokens"]
     if not all_believed:
         tokens, completion = _believed(tokens), _believed(completion, 0)
-    rows = source.select("model", "replica", "worker", "started", number=number, tokens=tokens, completion=completion)
-    counted = rows.group_by("number", "model", "replica", "worker").aggregate(
+    rows = source.select(*_PLACE, "started", number=number, tokens=tokens, completion=completion)
+    same = _constants(source, *_PLACE)
+    counted = rows.group_by("number", *(name for name in _PLACE if name not in same)).aggregate(
         requests=rows.count(),
-        long_requests=rows.count(where=rows["tokens"] >= bounds.long),
         prompt_tokens=rows["tokens"].sum().cast("int64"),
         completion_tokens=rows["completion"].sum().cast("int64"),
-        longest_prompt=rows["tokens"].max(),
+        longest_prompt=rows["tokens"].max().cast("int64"),
         first=rows["started"].min().cast("timestamp(6)"),
         last=rows["started"].max().cast("timestamp(6)"),
     )
-    held = store.keep("places_numbered", counted, "counting by place")
-    hour = ibis.timestamp("1970-01-01") + (held["number"] * 3600).as_interval("s")
+    held = store.keep("places_numbered", counted.mutate(**same), "counting by place")
+    hour = _EPOCH + (held["number"] * 3600).as_interval("s")
     return store.keep("places_raw", held.mutate(hour=hour.cast("timestamp(6)")).drop("number"))
+
+
+def _constants(source: Any, *names: str) -> dict[str, Value]:
+    """Give the columns that hold one value in all rows: grouping by one costs as much as by another."""
+    values = {name: getattr(source.op(), "values", {}).get(name) for name in names}
+    return {name: each.to_expr() for name, each in values.items() if isinstance(each, ibis.expr.operations.Literal)}
 
 
 def _believed(tokens: Value, least: int = 1) -> Value:
@@ -203,20 +216,21 @@ def _within(sources: Sources, name: str) -> bool:
     return bool(told) and all(low >= least and high <= LENGTH_MAX for low, high in told or ())
 
 
-def _accounts(source: Any, bounds: Bounds, all_believed: bool) -> Any:
+def _accounts(source: Any, all_believed: bool) -> Any:
     tokens = source["prompt_tokens"] if all_believed else _believed(source["prompt_tokens"])
     rows = source.select("account", "started", tokens=tokens)
     return rows.group_by("account").aggregate(
         requests=rows.count(),
-        long_requests=rows.count(where=rows["tokens"] >= bounds.long),
-        longest_prompt=rows["tokens"].max(),
+        longest_prompt=rows["tokens"].max().cast("int64"),
         first=rows["started"].min(),
         last=rows["started"].max(),
     )
 
 
 def _exact_lengths(source: Any) -> Any:
-    return source.group_by("model", "prompt_tokens").aggregate(n=source.count())
+    same = _constants(source, "model")
+    keys = ("prompt_tokens",) if same else ("model", "prompt_tokens")
+    return source.group_by(*keys).aggregate(n=source.count()).mutate(**same)
 
 
 def _lengths(store: Store, exact: Any) -> Any:
@@ -228,17 +242,20 @@ def _lengths(store: Store, exact: Any) -> Any:
     )
 
 
-def _merged_places(store: Store, raw: Any, bounds: Bounds) -> Any:
+def _merged_places(store: Store, raw: Any, long: Any, bounds: Bounds) -> Any:
+    hours = long.mutate(hour=long["started"].truncate("h").cast("timestamp(6)"))
+    raw = _with_long(raw, hours, ("hour", *_PLACE))
     columns = ("requests", "long_requests", "prompt_tokens", "completion_tokens")
     hour = ibis.ifelse(raw["hour"].between(TIME_MIN, bounds.now), raw["hour"], ibis.null("timestamp(6)"))
-    cleaned = raw.mutate(hour=hour, **{name: clean(raw[name]) for name in ("model", "replica", "worker")})
-    merged = cleaned.group_by("hour", "model", "replica", "worker").aggregate(
+    cleaned = raw.mutate(hour=hour, **{name: clean(raw[name]) for name in _PLACE})
+    merged = cleaned.group_by("hour", *_PLACE).aggregate(
         **{name: cleaned[name].sum().cast("int64") for name in columns}, longest_prompt=cleaned["longest_prompt"].max()
     )
     return store.keep("places", merged)
 
 
-def _merged_accounts(store: Store, raw: Any) -> Any:
+def _merged_accounts(store: Store, raw: Any, long: Any) -> Any:
+    raw = _with_long(raw, long, ("account",))
     cleaned = raw.mutate(account=clean(raw["account"]))
     merged = cleaned.group_by("account").aggregate(
         requests=cleaned["requests"].sum().cast("int64"),
@@ -248,6 +265,14 @@ def _merged_accounts(store: Store, raw: Any) -> Any:
         last=cleaned["last"].max(),
     )
     return store.keep("accounts", merged)
+
+
+def _with_long(raw: Any, long: Any, keys: tuple[str, ...]) -> Any:
+    """Add rows that count the long requests: those were all kept, and nobody looks for them among all rows again."""
+    counted = long.group_by(*keys).aggregate(long_requests=long.count())
+    whole = raw.mutate(long_requests=ibis.literal(0, "int64"))
+    silent = {name: ibis.null(dtype) for name, dtype in whole.schema().items() if name not in counted.columns}
+    return ibis.union(whole, counted.mutate(**silent).select(*whole.columns))
 
 
 SAYS_NOTHING = ("", "-", "--", "none", "null", "(null)", "<nil>", "nil", "nan", "n/a", "undefined")
@@ -325,7 +350,7 @@ def _troubles(store: Store, source: Any, bounds: Bounds) -> dict[str, tuple[Trou
         **{f"first_{name}": ibis.ifelse(flag, line, ibis.null("int64")).min() for name, flag in flags.items()},
     )
     with store.watching("counting what is odd"):
-        rows = counted.to_pyarrow().to_pylist()
+        rows = rows_of(counted)
     return {
         row["source_file"]: tuple(
             Trouble(name, int(row[name]), kinds[name][0], row[f"first_{name}"]) for name in kinds if row[name]

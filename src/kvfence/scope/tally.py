@@ -11,7 +11,7 @@ import ibis
 from kvfence.scope.classes import class_of
 from kvfence.scope.exclusions import Exclusions
 from kvfence.scope.relation import CLASS_OF_REASON, CLASSIFIED_COLUMNS, Class
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, number_of, rows_of
 from kvfence.scope.survey import SAYS_NOTHING, Bounds, Survey, clean, is_lost, never_ran, plain_reason
 from kvfence.scope.values import Value
 
@@ -36,7 +36,7 @@ _ALIKE = ("request_id", "account", "started", "prompt_tokens")
 def by_reason(rows: Any) -> dict[str, int]:
     """Count rows by their reason; rows without one are not counted."""
     counted = rows.filter(rows["reason"].notnull()).group_by("reason").aggregate(rows=lambda t: t.count())
-    return {row["reason"]: row["rows"] for row in counted.to_pyarrow().to_pylist()}
+    return {row["reason"]: row["rows"] for row in rows_of(counted)}
 
 
 def by_class(reasons: Mapping[str, int]) -> dict[str, int]:
@@ -69,7 +69,7 @@ def excluded(store: Store, judged: Any, exclusions: Exclusions) -> tuple[Any, in
     judged = judged.mutate(reason=ibis.ifelse(judged["listed"], instead, judged["reason"]))
     judged = store.keep("with_exclusions", judged.mutate(**{"class": class_of(judged["reason"])}))
     spared = judged["by_id"] & ~judged["listed"] & (judged["would_be"] != str(Class.CLEAR))
-    return judged.drop("by_id", "named", "bearers", "listed"), int(judged.filter(spared).count().to_pyarrow().as_py())
+    return judged.drop("by_id", "named", "bearers", "listed"), number_of(judged.filter(spared).count())
 
 
 def _list(store: Store, name: str, entries: tuple[str, ...]) -> Any:
@@ -139,7 +139,7 @@ def plain_duplicates(store: Store, source: Any, taken: Any, bounds: Bounds) -> i
     rows = rows.anti_join(twins, "request_id")
     counted = rows.aggregate(rows=rows.count(), distinct=_hash(*(rows[name] for name in _ALIKE)).nunique())
     with store.watching("comparing what is plainly clear"):
-        row = counted.to_pyarrow().to_pylist()[0]
+        row = rows_of(counted)[0]
     return int(row["rows"] or 0) - int(row["distinct"] or 0)
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from kvfence.scope.merging import row_key
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
 from kvfence.scope.spots import Spot, name_of, spots_that_fit
-from kvfence.scope.store import Store
+from kvfence.scope.store import Store, rows_of
 from kvfence.scope.survey import clean, length_of, never_ran
 from kvfence.scope.values import Value
 
@@ -91,7 +91,7 @@ def windows_of(judged: Any, reach: Reach) -> tuple[list[Window], Unsought | None
         ran_ms=ran_ms,
     )
     timed = chosen.filter(chosen["started"].notnull()).order_by("started", "request_id", "one")
-    windows = [_window(row, reach) for row in timed.limit(ANSWERS_MAX).to_pyarrow().to_pylist()]
+    windows = [_window(row, reach) for row in rows_of(timed.limit(ANSWERS_MAX))]
     return windows, _unsought(chosen, len(windows), reach)
 
 
@@ -110,14 +110,14 @@ def _window(row: dict[str, Any], reach: Reach) -> Window:
 
 def _unsought(answers: Any, sought: int, reach: Reach) -> Unsought | None:
     """Say how many answers have no window, and from when to when their victims may have finished."""
-    counted = answers.aggregate(rows=answers.count(), timed=answers["started"].count()).to_pyarrow().to_pylist()[0]
+    counted = rows_of(answers.aggregate(rows=answers.count(), timed=answers["started"].count()))[0]
     rest = counted["rows"] - sought
     if not rest:
         return None
     if counted["timed"] < counted["rows"]:
         return Unsought(rest, None, None)
     late = answers.order_by("started", "request_id", "one").limit(None, offset=sought)
-    times = late.aggregate(first=late["started"].min(), last=late["started"].max()).to_pyarrow().to_pylist()[0]
+    times = rows_of(late.aggregate(first=late["started"].min(), last=late["started"].max()))[0]
     horizon = timedelta(seconds=reach.horizon_s or HORIZON_WITH_POOL_S)
     return Unsought(rest, times["first"] - horizon, times["last"] + _SLACK)
 
@@ -159,7 +159,7 @@ def _rates(places: Any) -> dict[tuple[str, datetime], float]:
     """Give tokens a second by place and hour."""
     rows = places.filter(places["hour"].notnull()).mutate(place=place_of(places))
     sums = rows.group_by("place", "hour").aggregate(tokens=(rows["prompt_tokens"] + rows["completion_tokens"]).sum())
-    return {(row["place"], row["hour"]): float(row["tokens"] or 0) / 3600 for row in sums.to_pyarrow().to_pylist()}
+    return {(row["place"], row["hour"]): float(row["tokens"] or 0) / 3600 for row in rows_of(sums)}
 
 
 def _guess(window: Window, rates: dict[tuple[str, datetime], float]) -> datetime:
@@ -200,7 +200,7 @@ def _pull(
     minutes_of_spots = at.inner_join(fits, "at").select("minute", "spot").distinct()
     ranges = _ranges(windows, spans)
     # Texts are looked at only in rows of these minutes: that is what makes it cheap.
-    if source._find_backend(use_default=True) is not store.ibis:
+    if not store.holds(source):
         rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
         near = rows.filter(rows["minute"].isin(sorted({minute for minute, _spot in wanted})))
         near = store.keep("near", near, "looking for possible victims")
@@ -298,7 +298,7 @@ def _in_windows(store: Store, finished: Any, windows: Sequence[Window], spans: S
 def _held(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> dict[int, int]:
     joined = _in_windows(store, finished, windows, spans)
     sums = joined.group_by("number").aggregate(total=joined["surely_held"].sum())
-    return {row["number"]: int(row["total"] or 0) for row in sums.to_pyarrow().to_pylist()}
+    return {row["number"]: int(row["total"] or 0) for row in rows_of(sums)}
 
 
 def _within(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:

@@ -15,8 +15,8 @@ from kvfence.scope.conduct import RATE, Asked, Conduct
 from kvfence.scope.relation import Class, Relation
 from kvfence.scope.report.document import Behaviour, Timing
 from kvfence.scope.report.pseudonyms import Pseudonyms
-from kvfence.scope.report.tables import rows_of
 from kvfence.scope.statistics import MANY, conduct_of, same_times
+from kvfence.scope.store import rows_of
 
 ASKED_MAX = 500_000
 """Long prompts that are tested, the earliest: what does not fit into memory is not tested, and the words say so."""

@@ -34,7 +34,8 @@ from kvfence.scope.report.document import (
 )
 from kvfence.scope.report.exposure import exposed_models, exposure
 from kvfence.scope.report.pseudonyms import Pseudonyms
-from kvfence.scope.report.tables import FIELD_OF_CLASS, Counted, by_account, by_day, by_model, by_replica, rows_of
+from kvfence.scope.report.tables import FIELD_OF_CLASS, Counted, by_account, by_day, by_model, by_replica
+from kvfence.scope.store import rows_of
 
 
 def make_document(relation: Relation, key: bytes | None) -> Document:

@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from kvfence.scope.relation import Class, Relation
 from kvfence.scope.report.document import Tally
+from kvfence.scope.store import rows_of
 
 FIELD_OF_CLASS = {
     Class.AFFECTED: "affected",
@@ -24,12 +25,6 @@ class Counted(Struct, frozen=True):
 
     tally: Tally
     longest: int | None = None
-
-
-def rows_of(table: Any) -> list[dict[str, Any]]:
-    """Run a question and give its rows."""
-    rows: list[dict[str, Any]] = table.to_pyarrow().to_pylist()
-    return rows
 
 
 def day_of(moment: Any) -> Any:
