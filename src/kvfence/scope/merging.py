@@ -60,7 +60,10 @@ def prepared(store: Store, candidates: Any) -> Any:
     rows = store.keep("with_who", rows)
     alone = rows.filter(rows["bearers"] == 1)
     alone = alone.mutate(most_tokens=alone["tokens"], one=alone["number"])
-    several = _filled(_numbered(store, rows.filter(rows["bearers"] > 1)))
+    several = rows.filter(rows["bearers"] > 1)
+    if number_of(several.count()) == 0:
+        return store.keep("prepared", alone)
+    several = _filled(_numbered(store, several))
     return store.keep("prepared", ibis.union(alone, several.select(*alone.columns)))
 
 

@@ -16,7 +16,7 @@ from kvfence.scope.values import Value
 PAIRS_MAX = 4_000_000
 """With more spots to compare, a row that names no worker counts as one that may have been anywhere."""
 _BETWEEN = "\x1f"
-_PARTS = ("worker", "replica", "model")
+PARTS = ("worker", "replica", "model")
 
 
 class Spot(Struct, frozen=True):
@@ -34,14 +34,14 @@ class Spot(Struct, frozen=True):
 
 def name_of(rows: Any) -> Value:
     """Give the name of each row's spot."""
-    worker, replica, model = (clean(rows[part]).fill_null("") for part in _PARTS)
+    worker, replica, model = (clean(rows[part]).fill_null("") for part in PARTS)
     return worker + _BETWEEN + replica + _BETWEEN + model
 
 
 def spots_that_fit(store: Store, places: Any, answered_at: Sequence[Spot]) -> Any:
     """Keep a table of all spots with the answers' spots that may be the same; is_sure: the very same worker."""
-    found = rows_of(places.select(*_PARTS).distinct())
-    served_at = [Spot(*(row[part] for part in _PARTS)) for row in found]
+    found = rows_of(places.select(*PARTS).distinct())
+    served_at = [Spot(*(row[part] for part in PARTS)) for row in found]
     spots = {spot.name: spot for spot in served_at}
     seen = places.filter(places["worker"].notnull() & places["replica"].notnull()).select("worker", "replica")
     pairs = [(row["worker"], row["replica"]) for row in rows_of(seen.distinct())]

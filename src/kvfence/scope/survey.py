@@ -11,7 +11,7 @@ import ibis
 from msgspec import Struct, structs
 
 from kvfence.scope.ingest import Sources
-from kvfence.scope.relation import REQUEST_COLUMNS, Trouble
+from kvfence.scope.relation import Trouble
 from kvfence.scope.store import Store, number_of, rows_of
 from kvfence.scope.values import BAD_BITS, DAY_ONLY, DAY_ONLY_BIT, NO_ZONE, NO_ZONE_BIT, ROW_BITS, Value
 
@@ -164,7 +164,7 @@ def _kept(store: Store, source: Any, bounds: Bounds, unsaid: Any | None, many: b
     parts = [source.filter(source["prompt_tokens"] >= bounds.floor)] + ([] if unsaid is None else [unsaid])
     baseline = source.filter(source["prompt_tokens"].between(bounds.long, bounds.floor - 1))
     if many:
-        narrow = {name: ibis.null(REQUEST_COLUMNS[name]).name(name) for name in _NOT_IN_BASELINE}
+        narrow = {name: ibis.null(baseline[name].type()).name(name) for name in _NOT_IN_BASELINE}
         baseline = baseline.mutate(**narrow)
     return store.keep("candidates", ibis.union(*parts, baseline), "taking out what is not plainly clear")
 

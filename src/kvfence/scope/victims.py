@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from kvfence.scope.merging import row_key
 from kvfence.scope.relation import REQUEST_COLUMNS, Class
-from kvfence.scope.spots import Spot, name_of, spots_that_fit
+from kvfence.scope.spots import PARTS, Spot, name_of, spots_that_fit
 from kvfence.scope.store import Store, rows_of
 from kvfence.scope.survey import clean, length_of, never_ran
 from kvfence.scope.values import Value
@@ -199,7 +199,6 @@ def _pull(
     at = store.hold("minutes_at", listed, {"minute": "int64", "at": "string"})
     minutes_of_spots = at.inner_join(fits, "at").select("minute", "spot").distinct()
     ranges = _ranges(windows, spans)
-    # Texts are looked at only in rows of these minutes: that is what makes it cheap.
     if not store.holds(source):
         rows = _with_minute(source.filter(source["started"].between(ranges[0][0] - _SLACK, ranges[-1][1])))
         near = rows.filter(rows["minute"].isin(sorted({minute for minute, _spot in wanted})))
@@ -207,10 +206,13 @@ def _pull(
     else:
         minutes = store.keep("minutes", minutes_of_spots.select("minute").distinct())
         near = _with_minute(_near(source, ranges)).semi_join(minutes, "minute")
-    named = near.filter(~never_ran(near)).mutate(spot=name_of(near), finished=_finished(near))
-    chosen = store.keep(
-        "finished_near", named.semi_join(minutes_of_spots, ["minute", "spot"]), "looking for possible victims"
-    )
+    # Texts are made clean once a spot, not once a row: that is what makes it cheap.
+    written = store.ibis.table("places_raw").select(*PARTS).distinct()
+    wanted = written.mutate(spot=name_of(written)).inner_join(minutes_of_spots, "spot")
+    there = near.filter(~never_ran(near)).mutate(finished=_finished(near))
+    same = [there["minute"] == wanted["minute"], *(there[part].identical_to(wanted[part]) for part in PARTS)]
+    found = there.inner_join(wanted, same).select(*there.columns, "spot")
+    chosen = store.keep("finished_near", found, "looking for possible victims")
     held = ibis.coalesce(length_of(chosen), 0) + ibis.ifelse(
         chosen["completion_tokens"] > 0, chosen["completion_tokens"], 0
     ).fill_null(0)
