@@ -236,7 +236,19 @@ def _cast(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:
         return seen.field.try_cast("float64") if reader.can_try else seen.field.cast("float64")
     if not reader.can_try:
         return seen.field.cast("timestamp(6)")
-    return seen.field.replace(",", ".").try_cast("timestamp('UTC')").cast("timestamp(6)")
+    return _instant(seen.field.replace(",", "."))
+
+
+def _instant(text: Value) -> Value:
+    """Read a text as a time in UTC; one without a zone as it stands.
+
+    DuckDB reads zones slowly, raises where one moves a time beyond its calendar's end, and leaves an offset out of a
+    time without a zone: so only what may name one is read with it, and no year of five digits.
+    """
+    may_be_moved = text.contains("+") | text.substr(10).contains("-")
+    plain = ibis.ifelse(may_be_moved, ibis.null("timestamp(6)"), text.try_cast("timestamp(6)"))
+    with_zone = ibis.ifelse(plain.isnull() & ~text.re_search("[0-9]{5}[-/]"), text, ibis.null("string"))
+    return ibis.coalesce(plain, with_zone.try_cast("timestamp('UTC')").cast("timestamp(6)"))
 
 
 def _epoch_cast(pick: Pick, seen: _Seen, reader: Reader) -> Value | None:

@@ -269,6 +269,28 @@ def test_times_that_no_calendar_holds_stop_nothing(tmp_path: Path) -> None:
     assert all(row["started"] is None for row in outcome.rows if str(row["request_id"]).startswith("r"))
 
 
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("2026-09-01T12:00:00", "2026-09-01T12:00:00"),
+        ("2026-09-01 12:00:00,5Z", "2026-09-01T12:00:00.500000"),
+        ("2026-09-01T12:00:00+02:00", "2026-09-01T10:00:00"),
+        ("2026-9-1 2:00:00-05", "2026-09-01T07:00:00"),
+        ("2026-09-01 12:00:00 Europe/Berlin", "2026-09-01T10:00:00"),
+        ("294247-01-10 04:00:54.775806", None),
+        ("294247-01-10 04:00:54.775806-05:00", None),
+        ("294247-01-10 04:00:54.775806 CET", None),
+    ],
+)
+def test_a_time_is_read_with_its_zone(tmp_path: Path, text: str, there: str | None) -> None:
+    """A zone by its offset or its name counts; a time at the calendar's end is none, and hides no other line."""
+    rows = [entry("plain", LONG), entry("this", LONG, text), entry("after", LONG)]
+    found = run(tmp_path, write(tmp_path / "log.jsonl", rows))
+    at = found.by_id["this"]["started"]
+    assert (at and at.isoformat()) == there
+    assert found.counts == {"AFFECTED": 3}
+
+
 def test_sources_and_lines_are_known(outcome: Outcome) -> None:
     """A finding names its file and its line, broken and blank lines counted."""
     lines = {
