@@ -71,7 +71,7 @@ class Store:
             if self.holds(expression):
                 self.ibis.con.execute(f"CREATE OR REPLACE TABLE {name} AS {self.ibis.compile(expression)}")
             else:
-                self._take(name, arrow_of(expression))
+                self._take(name, expression.to_pyarrow())
             return self.ibis.table(name)
 
     def hold(self, name: str, rows: Sequence[Mapping[str, object]], schema: Mapping[str, str]) -> Any:
@@ -108,25 +108,15 @@ class Store:
                 self.report(stage, int(self.size * done / 100), max(self.size, 2))
 
 
-def arrow_of(expression: Any) -> Any:
-    """Run a question where its tables lie and give the answer as Arrow has it."""
-    backend = expression._find_backend(use_default=True)
-    if backend.name != "duckdb":
-        return expression.to_pyarrow()
-    # As ibis does it, but for pandas, which takes longer to load than most questions take.
-    relation = backend.con.sql(backend.compile(expression.as_table()))
-    return expression.__pyarrow_result__(relation.to_arrow_table())
-
-
 def rows_of(table: Any) -> list[dict[str, Any]]:
     """Run a question and give its rows."""
-    rows: list[dict[str, Any]] = arrow_of(table).to_pylist()
+    rows: list[dict[str, Any]] = table.to_pyarrow().to_pylist()
     return rows
 
 
 def number_of(count: Any) -> int:
     """Run a question for one whole number; nothing counts as nought."""
-    return int(arrow_of(count).as_py() or 0)
+    return int(count.to_pyarrow().as_py() or 0)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from kvfence.evidence.visible import cell
 from kvfence.scope.relation import REASONS, Class, Relation
 from kvfence.scope.report.make import moment
 from kvfence.scope.report.pseudonyms import Pseudonyms
-from kvfence.scope.store import arrow_of
 
 COLUMNS = (
     "class",
@@ -58,7 +57,7 @@ def _rows(relation: Relation) -> Iterator[dict[str, Any]]:
     for klass in (each for each in _ORDER if each != str(Class.CLEAR)):
         chosen = table.filter(table["class"] == klass)
         ordered = chosen.order_by(chosen["started"].asc(nulls_first=False), "request_id", "source_file", "source_line")
-        for batch in arrow_of(ordered.select(*_READ)).to_batches(max_chunksize=BATCH_ROWS):
+        for batch in ordered.select(*_READ).to_pyarrow().to_batches(max_chunksize=BATCH_ROWS):
             yield from batch.to_pylist()
 
 
