@@ -45,4 +45,6 @@ def show(
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
     return str(value) if value != "" else '""'

@@ -1,5 +1,6 @@
 """``kvfence serve --engine``: what it takes, and what it refuses before anything starts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,17 @@ def test_urls_are_read_from_flags_files_and_variables_alike(tmp_path: Path) -> N
     assert (loaded.prefill, loaded.decode) == (("http://a", "http://b"), ("http://c", "http://d"))
     flags = load_settings(file, environ, {"engine.decode": ["http://e", "http://f,http://g"]}).settings.engine
     assert flags.decode == ("http://e", "http://f", "http://g")
+
+
+def test_urls_are_shown_as_they_are_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With commas, and as a list for machines."""
+    monkeypatch.setenv("KVFENCE_ENGINE__PREFILL", "http://a,http://b")
+    with pytest.raises(SystemExit):
+        main(["config", "show"])
+    assert "http://a, http://b" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["config", "show", "--json"])
+    rows = {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert (rows["engine.prefill"], rows["engine.decode"]) == (["http://a", "http://b"], [])
