@@ -112,6 +112,10 @@ class Dialect(Protocol):
         """Word decode's leg, which is streamed. ``said``: None where both are asked at once."""
         ...
 
+    def abort_call(self, spot: Spot, order: Order) -> Call | None:
+        """Word the end of a leg that is still open, to be sent before it is closed; None: closing it says enough."""
+        ...
+
     def reader(self, order: Order) -> Reader:
         """Begin to read decode's stream."""
         ...

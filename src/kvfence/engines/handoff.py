@@ -19,12 +19,13 @@ import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kvfence.engines.dialect import Call, Dialect, Heard, Order, Pair, Said
+from kvfence.engines.dialect import Call, Dialect, Heard, Order, Pair, Said, Spot
 from kvfence.engines.door import Ending, Reply, ending_of, ending_of_reply, events, post
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import TokensOut
 
 Leg = asyncio.Task[Ending]
+ABORT_TIMEOUT_S = 5.0
 GONE = Ending(EndReason.CANCELLED)
 BROKE_OFF = Ending(EndReason.TRANSFER_FAILED, elsewhere=True, unsettled=True)
 _BROKEN = (EndReason.TRANSFER_FAILED, EndReason.WORKER_LOST)
@@ -117,16 +118,18 @@ class Handoff:
             await asyncio.wait((prefill, decode), return_when=asyncio.FIRST_COMPLETED)
             failed = _failed(decode)
             if not prefill.done() and failed is not None:
-                rest = (prefill,) if failed.unsettled else ()
+                rest = (self._settling(prefill, pair.prefill, order),) if failed.unsettled else ()
                 return Outcome(failed, _lost(pair.decode.name, failed), rest)
             said = await prefill
             ending = self._judge(said, order, listener)
             if ending is not None:
-                rest = (decode,) if ending.unsettled and not decode.done() else ()
+                then = self._settling if ending.unsettled else self._ending
+                rest = () if decode.done() else (then(decode, pair.decode, order),)
                 return Outcome(ending, _lost(pair.prefill.name, ending), rest)
             return await self._follow(decode, pair)
         finally:
-            await _end({prefill, decode} - set(rest))
+            if not rest:
+                await self._end((prefill, pair.prefill), (decode, pair.decode), order=order)
 
     # ---- one after the other: decode fetches the pages that prefill names
 
@@ -137,7 +140,7 @@ class Handoff:
                 return Outcome(GONE)
             said = prefill.result()
         finally:
-            await _end({prefill})
+            await self._end((prefill, pair.prefill), order=order)
         ending = self._judge(said, order, listener)
         if ending is not None or isinstance(said, Ending):
             return Outcome(ending or BROKE_OFF, _lost(pair.prefill.name, ending or BROKE_OFF))
@@ -146,9 +149,32 @@ class Handoff:
             await listener.begun.wait()
             return await self._follow(decode, pair)
         finally:
-            await _end({decode})
+            await self._end((decode, pair.decode), order=order)
 
     # ---- what both ways share
+
+    def _settling(self, leg: Leg | asyncio.Task[Said | Ending], spot: Spot, order: Order) -> asyncio.Task[None]:
+        """Leave a leg alone; whoever cancels the task ends the leg."""
+
+        async def settle() -> None:
+            try:
+                await asyncio.wait({leg})
+            finally:
+                await self._end((leg, spot), order=order)
+
+        return asyncio.create_task(settle())
+
+    def _ending(self, leg: Leg | asyncio.Task[Said | Ending], spot: Spot, order: Order) -> asyncio.Task[None]:
+        """End a leg beside the answer, which does not wait for it."""
+        return asyncio.create_task(self._end((leg, spot), order=order))
+
+    async def _end(self, *legs: tuple[asyncio.Task[Any], Spot], order: Order) -> None:
+        """End what is still running: the worker is told first, then its connection is closed."""
+        calls = [self._dialect.abort_call(spot, order) for leg, spot in legs if not leg.done()]
+        telling = [asyncio.create_task(post(self._http, call)) for call in calls if call is not None]
+        if telling:
+            await asyncio.wait(telling, timeout=ABORT_TIMEOUT_S)
+        await _cancel([*telling, *(leg for leg, _ in legs)])
 
     def _judge(self, said: Said | Ending, order: Order, listener: Listener) -> Ending | None:
         """Compare prefill's answer with what was asked; where it holds, decode's tokens may leave."""
@@ -175,7 +201,7 @@ class Handoff:
         try:
             await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end({leaving})
+            await _cancel([leaving])
         return not task.done()
 
     async def _ask(self, call: Call) -> Said | Ending:
@@ -207,7 +233,7 @@ def _lost(name: str, ending: Ending) -> tuple[str, ...]:
     return (name,) if ending.lost else ()
 
 
-async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel what is still running and wait until its connection is closed."""
     for task in tasks:
         task.cancel()

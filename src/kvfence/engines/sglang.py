@@ -11,14 +11,14 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, SamplingParams, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said
+from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said, Spot
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.evidence.sglang import INPUT_MARGIN
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import EngineWords, TokensOut
 
-INFO, GENERATE = "/server_info", "/generate"
+INFO, GENERATE, ABORT = "/server_info", "/generate", "/abort_request"
 _TOTAL_ABOVE_INPUT = INPUT_MARGIN - 2
 """Answers are cut at max_req_len - 1 tokens in all, and max_req_len is max_req_input_len + 5."""
 
@@ -123,6 +123,13 @@ class SglangDialect:
             return Said(meta.prompt_tokens, first, reason=EndReason.TRANSFER_FAILED, words=_words(finish))
         return Said(meta.prompt_tokens, first, meta.cached_tokens)
 
+    def abort_call(self, spot: Spot, order: Order) -> Call | None:
+        """Name the request.
+
+        Source: 0.5.19 forgets a stream that is closed before it aborts it, and generates on to its end.
+        """
+        return Call(spot.url + ABORT, json.encode({"rid": _rid(order), "abort_all": False}))
+
     def reader(self, order: Order) -> Reader:  # noqa: ARG002 - every event has what is read
         """Read events whose tokens are all so far, or only the new ones, as the server was started."""
         return _Stream().read
@@ -174,7 +181,7 @@ def _words(finish: _Finish) -> EngineWords | None:
 def _body(pair: Pair, order: Order) -> dict[str, object]:
     request, sampling = order.request, order.request.sampling
     body: dict[str, object] = {
-        "rid": f"kvfence-{order.room:x}",
+        "rid": _rid(order),
         "input_ids": list(request.token_ids),
         "sampling_params": _sampling(request),
         "bootstrap_host": pair.prefill.host,
@@ -185,6 +192,11 @@ def _body(pair: Pair, order: Order) -> dict[str, object]:
     if sampling.logprobs is not None:
         body |= {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": sampling.logprobs}
     return body
+
+
+def _rid(order: Order) -> str:
+    """Of one length: an abort ends every request whose id begins like it."""
+    return f"kvfence-{order.room:016x}"
 
 
 def _sampling(request: Request) -> dict[str, object]:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said
+from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said, Spot
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.protocol.messages import EndReason
@@ -127,6 +127,10 @@ class VllmDialect:
             num_prompt = moved
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details is not None else 0
         return Said(num_prompt, None, cached or 0, Raw(json.encode(params)) if params else None)
+
+    def abort_call(self, spot: Spot, order: Order) -> Call | None:  # noqa: ARG002 - it has no such address
+        """None: a closed connection is the abort."""
+        return None
 
     def reader(self, order: Order) -> Reader:
         """Read events, each with its own tokens."""

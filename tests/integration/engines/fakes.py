@@ -38,6 +38,7 @@ class Script:
         self.asked = asyncio.Event()
         self.closed: list[str] = []
         self.closing = asyncio.Event()
+        self.course: list[str] = []
         self.answered = 0
         self.status = 200
         self.words = "Internal server error"
@@ -57,6 +58,7 @@ class Script:
 
     def note_closed(self, when: str) -> None:
         self.closed.append(when)
+        self.course.append("closed")
         self.closing.set()
 
 
@@ -184,9 +186,17 @@ class SglangFake:
             if not ended:
                 self.script.note_closed("settled" if room.is_set() else "in transfer")
 
+    async def abort(self, request: Request) -> Response:
+        self.script.course.append(f"abort {(await request.json())['rid'] == self.script.bodies[-1]['rid']}")
+        return Response()
+
     def app(self) -> Starlette:
         generate = self.prefill if self.script.role == "prefill" else self.decode
-        routes = [Route("/server_info", self.info), Route("/generate", generate, methods=["POST"])]
+        routes = [
+            Route("/abort_request", self.abort, methods=["POST"]),
+            Route("/server_info", self.info),
+            Route("/generate", generate, methods=["POST"]),
+        ]
         return Starlette(routes=[*routes, tokenize_route(self.script)])
 
 

@@ -215,6 +215,9 @@ async def test_a_client_that_leaves_ends_no_leg_before_the_transfer_has_settled(
         async with asyncio.timeout(5):
             await decode.closing.wait()
     assert (prefill.closed, decode.closed) == ([], ["settled"])
+    assert (prefill.course, decode.course) == ([], ["abort True", "closed"]), (
+        "a closed stream alone is generated to its end"
+    )
 
 
 async def test_without_waiting_a_leg_is_ended_while_pages_move(prefill: Script, decode: Script) -> None:
