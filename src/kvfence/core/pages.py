@@ -10,6 +10,8 @@ class PageState(Enum):
     ADOPTED: a running sequence reads it, nobody writes. QUARANTINED: nobody, until the writer is drained or fenced.
     """
 
+    __hash__ = object.__hash__  # a member is one object, and tables are looked up by it at every page
+
     FREE = "free"
     GRANTED = "granted"
     SEALED = "sealed"

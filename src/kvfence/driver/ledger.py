@@ -77,15 +77,15 @@ class ListLedger:
         leaves, becomes = PAGE_MOVES[move.move]
         check_pages(move, self.num_pages, self._last_serial)
         granted = move.move is PageMove.GRANT
+        states, serials, counts, serial = self._states, self._serials, self._counts, move.serial
         for page in move.pages:
-            if self._states[page] not in leaves:
-                raise illegal_state(move, page, self._states[page])
-            if not granted and self._serials[page] != move.serial:
-                raise stale_serial(move, page, self._serials[page])
+            if states[page] not in leaves:
+                raise illegal_state(move, page, states[page])
+            if not granted and serials[page] != serial:
+                raise stale_serial(move, page, serials[page])
         for page in move.pages:
-            self._counts[self._states[page]] -= 1
-            self._states[page] = becomes
-            self._serials[page] = move.serial
+            counts[states[page]] -= 1
+            states[page], serials[page] = becomes, serial
         self._counts[becomes] += len(move.pages)
         if granted:
             self._last_serial = move.serial

@@ -7,20 +7,21 @@ changed, of all (``changed``).
 Not for: sums over all entries (``WHOLE``), which are asked of whole nodes now and then. Read ``properties.py`` first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.ids import AttemptId
-from kvfence.protocol.commands import Command, Move
+from kvfence.protocol.commands import Command, Move, Send
+from kvfence.protocol.decode_state import DecodeNode
 from kvfence.protocol.events import ClientGone, Event, PassBegan, PassEnded, Received
 from kvfence.protocol.gateway import GatewayNode
 from kvfence.protocol.handoff import DecodeHandoff, PrefillHandoff
 from kvfence.protocol.lots import HeldLot, Pool
-from kvfence.protocol.messages import EndReason
+from kvfence.protocol.messages import EndReason, Message
 from kvfence.protocol.prefill import PrefillNode
 from kvfence.protocol.properties import OF_NODES, OF_STEPS, NodeProperty, StepProperty, Taken, broken_by
 from kvfence.protocol.relevance import Kinds, relevant_to
@@ -80,7 +81,7 @@ def _asked(node: type, kinds: Kinds) -> _Asked:
         steps(_OF_HOLDERS),
         nodes(_OF_THE_QUEUE),
         steps(_OF_THE_QUEUE),
-        steps(_OF_THE_OLDEST),
+        steps(_OF_THE_OLDEST) if node is DecodeNode else (),
     )
 
 
@@ -114,7 +115,7 @@ def _broken_at_worker(taken: Taken, asked: _Asked, cut: "_Cut") -> list[str]:
     if asked.entries_of_step:
         then = replace(taken, step=replace(taken.step, node=part))
         broken += [p.name for p in asked.entries_of_step if not p.holds(then)]
-    if asked.holders and cut.serials:
+    if asked.holders and cut.serials and cut.holders_changed():
         held = replace(taken, step=replace(taken.step, node=cut.held()))
         broken += [p.name for p in asked.holders if not p.holds(held.step.node)]
         broken += [p.name for p in asked.holders_of_step if not p.holds(held)]
@@ -122,48 +123,51 @@ def _broken_at_worker(taken: Taken, asked: _Asked, cut: "_Cut") -> list[str]:
         broken += [p.name for p in asked.queue if not p.holds(after)]
         if after.waiting is not before.waiting:
             broken += [p.name for p in asked.queue_of_step if not p.holds(taken)]
-    if any(map(_preempted, part.handoffs.values())):
+    if asked.oldest and EndReason.PREEMPTED in {h.ending for h in part.handoffs.values()}:
         broken += [p.name for p in asked.oldest if not p.holds(taken)]
     return broken
-
-
-def _preempted(handoff: object) -> bool:
-    return isinstance(handoff, DecodeHandoff) and handoff.ending is EndReason.PREEMPTED
 
 
 # ---- what a step names -------------------------------------------------------------------------------------------
 
 
+_ONE = frozenset(
+    kind for kind in (*get_args(Event), *get_args(Command), *get_args(Message)) if "attempt" in kind.__struct_fields__
+)
+"""What names one attempt."""
+
+_SEVERAL = frozenset(kind for kind in get_args(Command) if "attempts" in kind.__struct_fields__)
+"""Commands that name several."""
+
+
 def named(before: Node, event: Event, step: Step) -> set[AttemptId]:
     """Give every attempt that an event, its commands or its decisions name."""
-    attempts = set(_of_event(before, event))
+    attempts = _of_event(before, event)
     for command in step.commands:
-        attempts.update(_of_command(command))
-    attempts.update(decision.attempt for decision in step.decisions if decision.attempt is not None)
+        told: Any = command.message if type(command) is Send else command
+        kind = type(told)
+        if kind in _ONE:
+            attempts.add(told.attempt)
+        elif kind in _SEVERAL:
+            attempts.update(told.attempts)
+    for decision in step.decisions:
+        if decision.attempt is not None:
+            attempts.add(decision.attempt)
     return attempts
 
 
-def _of_event(before: Node, event: Event) -> Iterator[AttemptId]:
-    match event:
-        case Received(envelope=envelope):
-            attempt = getattr(envelope.message, "attempt", None)
-        case PassBegan(attempts=attempts):
-            yield from attempts
-            return
-        case PassEnded(id=pass_id):
-            yield from () if isinstance(before, GatewayNode) else before.passes.get(pass_id, ())
-            return
-        case ClientGone(request=request):
-            attempt = before.current.get(request) if isinstance(before, GatewayNode) else None
-        case _:
-            attempt = getattr(event, "attempt", None)
-    if attempt is not None:
-        yield attempt
-
-
-def _of_command(command: Command) -> Iterable[AttemptId]:
-    attempt = getattr(getattr(command, "message", command), "attempt", None)
-    return getattr(command, "attempts", ()) if attempt is None else (attempt,)
+def _of_event(before: Node, event: Event) -> set[AttemptId]:
+    told: Any = event.envelope.message if type(event) is Received else event
+    if type(told) in _ONE:
+        return {told.attempt}
+    if isinstance(event, PassBegan):
+        return set(event.attempts)
+    if isinstance(event, PassEnded) and not isinstance(before, GatewayNode):
+        return set(before.passes.get(event.id, ()))
+    if isinstance(event, ClientGone) and isinstance(before, GatewayNode):
+        attempt = before.current.get(event.request)
+        return set() if attempt is None else {attempt}
+    return set()
 
 
 def changed(before: Mapping[AttemptId, object], after: Mapping[AttemptId, object]) -> set[AttemptId]:
@@ -200,7 +204,7 @@ class _Cut:
     def part(self) -> Any:
         """Give the node as if it held nothing but what the step names; of decode's quarantine nothing is left out."""
         before, after = self._before, self._after
-        queue = before.waiting is not after.waiting or any(map(_waits, self._known))
+        queue = after.waiting and (before.waiting is not after.waiting or any(map(_waits, self._known)))
         waiting = tuple(a for a in after.waiting if a in self.attempts) if queue else ()
         passes = {p: tuple({h.attempt for h in self._known if p in h.passes}) for p in after.passes}
         if not isinstance(after, PrefillNode):
@@ -210,6 +214,13 @@ class _Cut:
         return replace(
             after, handoffs=self._handoffs, pool=pool, waiting=waiting, passes=passes, cached_lots_max=lots_max
         )
+
+    def holders_changed(self) -> bool:
+        """Is a lot, who holds it, or what a named attempt holds, another than before?"""
+        if self._before.pool.held is not self._after.pool.held:
+            return True
+        before, after = self._before.handoffs, self._after.handoffs
+        return any(_held_by(before.get(attempt)) != _held_by(after.get(attempt)) for attempt in self.attempts)
 
     def held(self) -> Any:
         """Give the node as if there were no lots but the touched ones, and nobody but all who hold one."""
@@ -240,6 +251,10 @@ class _Cut:
         if not num_cached and not num_idle:
             return pool, 0
         return replace(pool, num_cached=pool.num_cached - num_cached, num_idle=pool.num_idle - num_idle), num_idle
+
+
+def _held_by(handoff: PrefillHandoff | None) -> tuple[object, ...]:
+    return () if handoff is None else (handoff.lot, handoff.shared, handoff.salt)
 
 
 def _waits(handoff: DecodeHandoff | PrefillHandoff) -> bool:

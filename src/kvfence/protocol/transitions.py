@@ -19,6 +19,8 @@ class PageMove(Enum):
     while a writer may be active. FENCE: the sender said *drained*, or this transport's fence has happened.
     """
 
+    __hash__ = object.__hash__  # as of ``PageState``
+
     GRANT = "grant"
     SEAL = "seal"
     ADOPT = "adopt"
@@ -53,6 +55,8 @@ class Fence(Enum):
 class DecodePhase(Enum):
     """Where a hand-off stands at decode."""
 
+    __hash__ = object.__hash__  # as of ``PageState``
+
     WAITING = "waiting"  # offered, no pages yet
     GRANTED = "granted"  # prefill may write
     VERIFYING = "verifying"  # prefill said Sent; seal checks the bytes
@@ -64,6 +68,8 @@ class DecodePhase(Enum):
 class PrefillPhase(Enum):
     """Where a hand-off stands at prefill."""
 
+    __hash__ = object.__hash__  # as of ``PageState``
+
     WAITING = "waiting"  # dispatched, no pages yet
     RUNNING = "running"  # chunks are computed, sealed and sent
     SENT = "sent"  # every batch succeeded; decode decides
@@ -74,6 +80,8 @@ class PrefillPhase(Enum):
 
 class GatewayPhase(Enum):
     """Where an attempt stands at its gateway."""
+
+    __hash__ = object.__hash__  # as of ``PageState``
 
     OFFERED = "offered"  # decode has been asked for pages
     DISPATCHED = "dispatched"  # prefill may be writing

@@ -17,7 +17,7 @@ from kvfence.driver.ledger import ListLedger
 from kvfence.protocol.commands import Move
 from kvfence.protocol.events import Event
 from kvfence.protocol.gateway import GatewayNode
-from kvfence.protocol.guards import ASKED
+from kvfence.protocol.guards import ASKED, Decision, Place
 from kvfence.protocol.properties import OF_NODES, Taken, broken_by, held_lots
 from kvfence.protocol.relevance import kinds_of, relevant_to
 from kvfence.protocol.step import Node, Step, step
@@ -50,7 +50,7 @@ class Follower:
 
     Holds:
         ``broken``: by property, the first step that broke it.
-        ``decisions``: how often each guard gave each answer; ``asks``: every guard that could have.
+        ``asks``: every guard that may be asked.
         ``untold``: properties of which nothing can be said; none, for a node sees all of its steps.
     """
 
@@ -62,7 +62,7 @@ class Follower:
         self.num_steps = 0
         self.at_ns = -1
         self.broken: dict[str, int] = {}
-        self.decisions: dict[tuple[str, str, str], int] = {}
+        self._answers: dict[tuple[str, Place, bool, bool, bool], int] = {}
         self._reached: set[str] = set()
         self._number = number
         self._crossing = crossing
@@ -94,6 +94,15 @@ class Follower:
         return Departure(line.n, line_of(line.event), why, (line_of(line.event),), allowed)
 
     @property
+    def decisions(self) -> dict[tuple[str, str, str], int]:
+        """Say how often each guard gave each answer."""
+        counts: dict[tuple[str, str, str], int] = {}
+        for (guard, place, holds, enforced, observed), count in self._answers.items():
+            key = (guard, place, Decision(guard, place, None, holds, enforced, observed).answer)
+            counts[key] = counts.get(key, 0) + count
+        return counts
+
+    @property
     def reached(self) -> tuple[str, ...]:
         """Name each *sometimes* that happened."""
         return tuple(sorted(self._reached))
@@ -101,9 +110,10 @@ class Follower:
     # ---- properties
 
     def _judge(self, taken: Taken, line: TraceStep) -> None:
+        counts = self._answers
         for decision in taken.step.decisions:
-            key = (decision.guard, decision.place, decision.answer)
-            self.decisions[key] = self.decisions.get(key, 0) + 1
+            key = (decision.guard, decision.place, decision.holds, decision.enforced, decision.observed)
+            counts[key] = counts.get(key, 0) + 1
         if taken.step.commands or taken.step.node is not taken.before:
             self._ask(taken, line.n)
         self._window.append(line)

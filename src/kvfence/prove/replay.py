@@ -6,7 +6,9 @@ truncated, damaged, of another schema or build, or its beginning is gone; never 
 Read ``follow.py`` next.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -169,7 +171,23 @@ def replay(paths: Sequence[Path], watch: Callable[[int], None] = lambda _: None,
     Raises:
         OSError: a file cannot be opened.
     """
-    courses = [_Course(path, watch, so_far=so_far) for path in paths]
+    with _uncollected():
+        return _replay([_Course(path, watch, so_far=so_far) for path in paths])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector from walking every kept step again and again: none is in a cycle."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _replay(courses: Sequence[_Course]) -> Replay:
     _refuse_repeated(courses)
     crossing = Crossing([c.header.incarnation if c.header is not None else "" for c in courses])
     for number, course in enumerate(courses):
