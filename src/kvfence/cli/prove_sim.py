@@ -66,6 +66,12 @@ def sim(
     if judge:
         refuse_beside(context, "--judge", ("judge", "json", *(("real",) if real is False else ())))
         raise typer.Exit(_judge_all(json=json))
+    for name, given, others in (
+        ("--seed", seed is not None, ("runs", "seeds", "minutes")),
+        ("--seeds", seeds, ("runs",)),
+    ):
+        if given:
+            refuse_beside(context, name, {str(each.name) for each in context.command.params}.difference(others))
     if trace is not None and seed is None:
         raise SettingsError(["--trace writes one run's traces: name its --seed"])
     if trace is not None and any(trace.glob("*.ndjson*")):

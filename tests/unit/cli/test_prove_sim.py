@@ -35,6 +35,22 @@ def test_a_failing_seed_is_found_and_made_short(run: Run) -> None:
     assert "batch-bound ignored" in shrunk["story"][-1]
 
 
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (("--seed", "3", "--runs", "9"), "--runs does not go with --seed"),
+        (("--seed", "3", "--seeds", "0:5"), "--seeds does not go with --seed"),
+        (("--seed", "3", "--minutes", "1"), "--minutes does not go with --seed"),
+        (("--seeds", "0:5", "--runs", "9"), "--runs does not go with --seeds"),
+    ],
+)
+def test_two_ways_to_say_which_seeds_are_refused(run: Run, given: tuple[str, ...], refused: str) -> None:
+    """2: one of them would have been dropped."""
+    outcome = run("prove", "sim", *given)
+    assert outcome.code == 2
+    assert refused in outcome.err
+
+
 def test_one_seed_writes_the_same_traces(run: Run, tmp_path: Path) -> None:
     """A seed replays exactly: its traces are the same bytes, and conform."""
     for name in ("one", "two"):

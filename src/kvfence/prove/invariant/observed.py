@@ -385,7 +385,8 @@ class Observed:
             return
         self.say("table", number, index, write.page)
         past = self.around.fenced and write.target != self.around.lives[DECODE]
-        over = write.refused or (past and write.parts != 7)
+        rebuilt = self.bounds.fence is Fence.NEW_SESSION and int(write.session or 0) < self.around.session
+        over = write.refused or ((past or rebuilt) and write.parts != 7)
         self.say("write", number, index, fields.ENDED if over else _LANDED[write.parts])
         self.say("corrupted", number, index, write.corrupt and write.parts & 2 != 0)
 
