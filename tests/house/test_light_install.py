@@ -110,10 +110,18 @@ def test_config_show_needs_no_extra() -> None:
     assert json.loads(result.stdout)[0]["key"] == "model.path"
 
 
-def test_a_verb_without_its_extra_says_how_to_install_it() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("model", "fetch"), "kvfence model needs the extra 'serve': pip install '.[serve]'"),
+        (("prove", "invariant"), "kvfence prove invariant needs the extra 'prove': pip install '.[prove]'"),
+        (("prove", "invariant", "--each"), "kvfence prove invariant needs the extra 'prove': pip install '.[prove]'"),
+    ],
+)
+def test_a_verb_without_its_extra_says_how_to_install_it(arguments: tuple[str, ...], says: str) -> None:
     """Without its extra a verb exits 2 with the line that mends it, and prints no traceback."""
-    result = run_kvfence_light("model", "fetch")
+    result = run_kvfence_light(*arguments)
     assert result.returncode == 2, result.stderr
-    assert "kvfence model needs the extra 'serve': pip install '.[serve]'" in result.stderr
+    assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
