@@ -14,6 +14,8 @@ QUICK = {
     "network, time and people": (250, 9, False),
     "checked at receipt": (250, 9, False),
     "two requests": (250, 9, False),
+    "a new session": (120, 9, False),
+    "prefill dies": (250, 9, False),
 }
 """By walk: worlds at most, which edges, whether that is all. The judges' run goes through all of them."""
 
@@ -34,6 +36,23 @@ def test_the_walk_reaches_adoption_and_passes() -> None:
     assert {"grant-page", "start", "post", "land-head", "land-tail", "send", "adopt", "emit", "end-running"} <= {
         *found.used
     }
+
+
+def test_a_rebuilt_session_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fence by a new session is tied to ``step``: without it in the proof, its edge stays unexplained."""
+    bounds = COMPARED["a new session"]
+    assert walk("", bounds, worlds_max=120).used["rebuild-session"]
+    monkeypatch.setattr(refinement, "ACTIONS", tuple(a for a in ACTIONS if a.name != "rebuild-session"))
+    monkeypatch.setattr(refinement, "EXPANSIONS_MAX", 10)
+    assert any(edge.startswith("repair") for edge in walk("", bounds, worlds_max=120).unexplained)
+
+
+def test_what_decode_has_forgotten_is_over() -> None:
+    """Where decode's successor no longer knows an attempt, prefill still does: what it lets go of then is explained."""
+    found = walk("", COMPARED["decode dies"], worlds_max=400, every=5)
+    assert found.used["restart"]
+    assert found.used["fence-start"]
+    assert not found.unexplained
 
 
 def test_a_missing_action_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,18 @@ COMPARED: dict[str, Bounds] = {
     "checked at receipt": Bounds(
         requests=_ONE, exact=True, fence=Fence.AT_RECEIPT, faults=frozenset({"cancel", "deadline"}), faults_max=1
     ),
+    "a new session": Bounds(
+        requests=_ONE, exact=True, fence=Fence.NEW_SESSION, faults=frozenset({"stall"}), faults_max=1
+    ),
+    "late writes and a new session": Bounds(
+        requests=_ONE,
+        exact=True,
+        fence=Fence.NEW_SESSION,
+        faults=frozenset({"stall", "cancel", "deadline"}),
+        faults_max=1,
+    ),
+    "decode dies": Bounds(requests=_ONE, exact=True, faults=frozenset({"restart-decode"}), faults_max=1),
+    "prefill dies": Bounds(requests=_ONE, exact=True, faults=frozenset({"restart-prefill"}), faults_max=1),
     "two requests": Bounds(requests=(Asked(), Asked()), exact=True, faults=frozenset({"stall"}), faults_max=1),
 }
 """Small worlds in which nearly every action happens."""

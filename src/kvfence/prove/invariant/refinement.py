@@ -117,13 +117,13 @@ class Refinement:
 
 
 def _completed(known: Facts, after: Observed) -> Facts:
-    """Attempts and lives that the world before had not seen have done nothing there."""
+    """Attempts and lives that the world before had not seen have done nothing there; what decode forgot is over."""
     facts = {name: {**values} for name, values in known.items()}
     for number in after.domains["attempt"]:
         if (number,) not in facts["decode"]:
-            facts["decode"][(number,)] = fields.NONE
-            facts["prefill"][(number,)] = fields.P_NONE
-            facts["worker"][(number,)] = facts["placed"][(number,)]
+            seen = facts["prefill"].setdefault((number,), fields.P_NONE) != fields.P_NONE
+            facts["decode"][(number,)] = fields.CLOSED if seen else fields.NONE
+            facts["worker"].setdefault((number,), facts["placed"][(number,)])
     for life, page in after.domains["source"]:
         if (life,) not in facts["dead"]:
             facts["next_serial"][(life,)] = 1

@@ -51,10 +51,13 @@ class Comparison(Struct, frozen=True):
         return differences == 0
 
 
-def compare(config: Config, spec: Path, java: str, jar: Path) -> Comparison:
-    """Build both graphs and compare them state by state and edge by edge."""
+def compare(config: Config, spec: Path, java: str, jar: Path, mirrored: Config | None = None) -> Comparison:
+    """Build both graphs and compare them state by state and edge by edge.
+
+    ``mirrored``: what the mirror is told, where that is another configuration.
+    """
     states, edges = graph(config)
-    their_states, their_edges = tlc_graph(config, spec, java, jar)
+    their_states, their_edges = tlc_graph(mirrored or config, spec, java, jar)
     leak = FIELDS.index("leak")
     return Comparison(
         config.name,
