@@ -46,6 +46,10 @@ SETUPS: dict[str, str] = {
 """Mistakes that are there from the start."""
 
 
+BITS = {name: 1 << number for number, name in enumerate((*FAULTS, *BEYOND))}
+"""The bit of ``Around.used`` that says that a fault has happened."""
+
+
 class Asked(Struct, frozen=True):
     """One client's request. ``family``: prompts of one family begin alike. Units: tokens."""
 
@@ -65,6 +69,7 @@ class Bounds(Struct, frozen=True):
     ``engine_pages``: what prefill's engine takes of a prompt where that is less than its pool; 0: its pool.
     ``swapped``: requests may be submitted in any order: the unreduced graph of requests that are alike.
     ``exact``: tell states apart that differ only in the names of pages, serials, or tags that nobody compares.
+    ``settled``: what no order can change happens at once (``settled.py``).
     """
 
     requests: tuple[Asked, ...] = (Asked(), Asked())
@@ -80,6 +85,7 @@ class Bounds(Struct, frozen=True):
     cached_lots_max: int = 0
     swapped: bool = False
     exact: bool = False
+    settled: bool = False
 
     def misfit(self, asked: Asked) -> bool:
         """Does it fit no pool, or not the context?"""

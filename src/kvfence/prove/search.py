@@ -12,6 +12,7 @@ from msgspec import Struct
 from kvfence.prove.bounds import Bounds
 from kvfence.prove.canon import Canon, Canonical
 from kvfence.prove.model import Edge, Model
+from kvfence.prove.settled import Settled
 from kvfence.prove.successors import edges, start_of
 from kvfence.prove.world import World
 
@@ -67,6 +68,7 @@ class Search:
         self.bounds, self.limits = bounds, limits
         self.model = Model(bounds)
         self.canonical: Canonical = _as_it_is if bounds.exact else Canon(self.model.tables).of
+        self.settle: Canonical = Settled(self.model).of if bounds.settled else _as_it_is
         self.targets = frozenset(targets)
         self.seen: dict[World, World | None] = {}
         self.transitions = self.at_rest = self.depth = 0
@@ -77,7 +79,7 @@ class Search:
 
     def run(self) -> Result:
         """Search until everything was seen, a target was found, or a limit was met."""
-        start = self.canonical(start_of(self.model))
+        start = self.named(start_of(self.model))
         self.seen[start] = None
         front = [start]
         try:
@@ -89,7 +91,7 @@ class Search:
 
     def _deepen(self, front: list[World]) -> list[World]:
         found: list[World] = []
-        seen, canonical = self.seen, self.canonical
+        seen, canonical, settle = self.seen, self.canonical, self.settle
         for number, world in enumerate(front):
             if number % CHECKED_EVERY == 0 and self._is_over(len(front) - number + len(found)):
                 return front
@@ -102,7 +104,7 @@ class Search:
             for edge in ways:
                 for name in edge.broken:
                     self._note(name, world, edge)
-                after = canonical(edge.world)
+                after = canonical(settle(edge.world))
                 if after not in seen:
                     seen[after] = world
                     found.append(after)
@@ -110,6 +112,10 @@ class Search:
                 return front
         self.depth += 1
         return found
+
+    def named(self, world: World) -> World:
+        """Give the world under which this one is searched."""
+        return self.canonical(self.settle(world))
 
     def _is_over(self, waiting: int) -> bool:
         limits = self.limits
@@ -135,7 +141,7 @@ class Search:
         """Give the edges from the start to a world that was seen."""
         path: list[Edge] = []
         while (before := self.seen[world]) is not None:
-            path.append(next(edge for edge in edges(self.model, before)[0] if self.canonical(edge.world) == world))
+            path.append(next(edge for edge in edges(self.model, before)[0] if self.named(edge.world) == world))
             world = before
         return tuple(reversed(path))
 

@@ -147,21 +147,22 @@ def _moved(before: Node, after: Node, moves: list[Move]) -> tuple[str, ...]:
 def tidy(node: Node) -> Node:
     """Forget what no later step reads: numbers of passes and batches that are over, details of closed hand-offs.
 
-    Orders of running sequences become 1, 2, ...: only which is older matters.
+    Orders of running sequences become 1, 2, ...: only which is older matters. Floors stand in one order.
     """
+    lives = replace(node.lives, floors=dict(sorted(node.lives.floors.items())))
     if isinstance(node, DecodeNode):
         running = sorted(h.order for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING)
         ranks = {order: rank for rank, order in enumerate(running, 1)}
         decode = {attempt: _tidy_decode(h, ranks) for attempt, h in node.handoffs.items()}
         last_pass = node.last_pass if node.passes else PassId(0)
-        return replace(node, handoffs=decode, last_pass=last_pass, last_order=len(running))
+        return replace(node, lives=lives, handoffs=decode, last_pass=last_pass, last_order=len(running))
     if isinstance(node, PrefillNode):
         prefill = {attempt: _tidy_prefill(h) for attempt, h in node.handoffs.items()}
         last_pass = node.last_pass if node.passes else PassId(0)
         one_each = all(len(h.batches) <= 1 for h in prefill.values())
         last_batch = BatchId(0) if one_each else node.last_batch
-        return replace(node, handoffs=prefill, last_pass=last_pass, last_batch=last_batch)
-    return node
+        return replace(node, lives=lives, handoffs=prefill, last_pass=last_pass, last_batch=last_batch)
+    return replace(node, lives=lives)
 
 
 def _tidy_decode(handoff: DecodeHandoff, ranks: dict[int, int]) -> DecodeHandoff:

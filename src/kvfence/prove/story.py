@@ -68,15 +68,15 @@ class Story(Struct, frozen=True):
 def tell(search: Search, way: Way) -> Story:
     """Follow a way once more, in the names that pages and serials had as it happened."""
     model, tables = search.model, search.model.tables
-    world = start_of(model)
+    world = search.settle(start_of(model))
     shown = draw(tables, world, ())
     moments: list[Moment] = []
     for number, edge in enumerate(way.edges, 1):
-        wanted = search.canonical(edge.world)
+        wanted = search.named(edge.world)
         kind = edge.kind
         for found, outcomes in logged(model, world):
-            if found.kind == kind and found.broken == edge.broken and search.canonical(found.world) == wanted:
-                before, world = world, found.world
+            if found.kind == kind and found.broken == edge.broken and search.named(found.world) == wanted:
+                before, world = world, search.settle(found.world)
                 shown = draw(tables, world, shown)
                 text = sentence(tables, before, found.kind, found.about, outcomes)
                 moments.append(Moment(number, kind, text, _guards(outcomes), found.broken, shown))

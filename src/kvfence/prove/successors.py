@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 
 from kvfence.prove.actions import ORDINARY, PATIENCE, fence_start, land_late
-from kvfence.prove.bounds import BEYOND, FAULTS
+from kvfence.prove.bounds import BITS
 from kvfence.prove.faults import faults
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.steps import Outcome
 from kvfence.prove.world import World
-
-BITS = {name: 1 << number for number, name in enumerate((*FAULTS, *BEYOND))}
 
 
 def start_of(model: Model) -> World:
