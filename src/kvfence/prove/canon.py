@@ -8,7 +8,7 @@ Checked against the graph without it: ``tests/prove``.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,11 +27,15 @@ from kvfence.prove.world import DECODE, PREFILL, Network, Tables, World
 GONE = -1
 """The serial of a tag that nobody names any more."""
 
-Serials = frozenset[int]
+Named = tuple[frozenset[int], frozenset[int], frozenset[tuple[Incarnation, int]]]
+"""Serials that somebody names: prefill's, decode's, and those of lives that are over."""
 
 
 class Names(NamedTuple):
-    """Old names and new: pages as a list from old to new, serials as the sorted old ones, of both pools."""
+    """Old names and new: pages as a list from old to new, serials as the sorted old ones, of both pools.
+
+    ``dead``: serials of dead lives that somebody names; they keep them.
+    """
 
     prefill: Incarnation
     decode: Incarnation
@@ -39,6 +43,7 @@ class Names(NamedTuple):
     decode_pages: tuple[int, ...]
     prefill_serials: tuple[int, ...]
     decode_serials: tuple[int, ...]
+    dead: frozenset[tuple[Incarnation, int]]
 
 
 class Renaming:
@@ -49,6 +54,7 @@ class Renaming:
         self.done: tuple[dict[int, int], ...] = ({}, {}, {}, {}, {})
         self._pages = {names.prefill: names.prefill_pages, names.decode: names.decode_pages}
         ranked = ((names.prefill, names.prefill_serials), (names.decode, names.decode_serials))
+        self._dead = names.dead
         self._serials = {life: {old: new for new, old in enumerate(serials, 1)} for life, serials in ranked}
 
     def page(self, life: Incarnation, page: int) -> int:
@@ -69,7 +75,9 @@ class Renaming:
         """Name a tag; one that nobody names becomes one that matches nothing."""
         life, serial, page = tag
         serials = self._serials.get(life)
-        if serials is None or serial == GONE:
+        if serials is None:
+            return tag if serial <= 0 or (life, serial) in self._dead else (life, GONE, 0)
+        if serial == GONE:
             return tag
         if serial > 0 and serial not in serials:
             return (life, GONE, 0)
@@ -207,16 +215,16 @@ class _Lives:
     def __init__(self, prefill: Incarnation, decode: Incarnation) -> None:
         self.prefill, self.decode = prefill, decode
         self.named: tuple[dict[int, int], ...] = ({}, {}, {})
-        self.sets: dict[tuple[Serials, Serials], int] = {}
-        self.values: list[tuple[Serials, Serials]] = []
+        self.sets: dict[Named, int] = {}
+        self.values: list[Named] = []
         self.unions: dict[tuple[int, ...], int] = {}
         self.renamings: dict[tuple[int, int, int], Renaming] = {}
 
-    def set_of(self, prefill: Serials, decode: Serials) -> int:
-        """Number a set of serials."""
-        number = self.sets.setdefault((prefill, decode), len(self.values))
+    def set_of(self, named: Named) -> int:
+        """Number what is named."""
+        number = self.sets.setdefault(named, len(self.values))
         if number == len(self.values):
-            self.values.append((prefill, decode))
+            self.values.append(named)
         return number
 
 
@@ -286,14 +294,13 @@ class Canon:
         if found is None:
             collect = _Collector(lives.prefill, lives.decode)
             collect.see(self._value(kind, number), self.tables)
-            found = named[number] = lives.set_of(frozenset(collect.prefill), frozenset(collect.decode))
+            found = named[number] = lives.set_of(collect.named())
         return found
 
     def _unite(self, lives: _Lives, parts: tuple[int, ...]) -> int:
         each = [lives.values[number] for number in parts]
-        prefill = frozenset().union(*(serials for serials, _ in each))
-        decode = frozenset().union(*(serials for _, serials in each))
-        lives.unions[parts] = lives.set_of(prefill, decode)
+        prefill, decode, dead = (frozenset[Any]().union(*kind) for kind in zip(*each, strict=True))
+        lives.unions[parts] = lives.set_of((prefill, decode, dead))
         return lives.unions[parts]
 
     def _order(self, number: int) -> int:
@@ -307,7 +314,7 @@ class Canon:
 
     def _renaming(self, lives: _Lives, key: tuple[int, int, int]) -> "Renaming":
         orders = list(self._order_ids)
-        prefill, decode = lives.values[key[2]]
+        prefill, decode, dead = lives.values[key[2]]
         names = Names(
             lives.prefill,
             lives.decode,
@@ -315,6 +322,7 @@ class Canon:
             orders[key[1]],
             tuple(sorted(prefill)),
             tuple(sorted(decode)),
+            dead,
         )
         lives.renamings[key] = Renaming(names)
         return lives.renamings[key]
@@ -370,6 +378,11 @@ class _Collector:
         self.lives = (prefill, decode)
         self.prefill: set[int] = set()
         self.decode: set[int] = set()
+        self.dead: set[tuple[Incarnation, int]] = set()
+
+    def named(self) -> Named:
+        """Give what was collected."""
+        return frozenset(self.prefill), frozenset(self.decode), frozenset(self.dead)
 
     def see(self, value: object, tables: Tables) -> None:
         """Collect from one part of a world."""
@@ -444,6 +457,8 @@ class _Collector:
                 self.prefill.add(serial)
             elif life == self.lives[1]:
                 self.decode.add(serial)
+            else:
+                self.dead.add((life, serial))
 
 
 Canonical = Callable[[World], World]

@@ -12,7 +12,7 @@ from kvfence.protocol.transitions import DecodePhase, Fence, GatewayPhase, Prefi
 from kvfence.prove import actions
 from kvfence.prove.bounds import BITS, Bounds
 from kvfence.prove.model import Edge, Model
-from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, World
+from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, World, role_of
 
 Phase = GatewayPhase | PrefillPhase | DecodePhase
 
@@ -38,6 +38,7 @@ BELOW = frozenset({"Abort", "Cancel", "Offer"})
 
 OF_MESSAGES = frozenset({"loss", "duplicate", "confuse"})
 OF_WRITES = frozenset({"stall", "corrupt", "hasty", "misdirect", "misdirect-early", "restart-prefill", "restart-decode"})
+DEATHS = {"restart-prefill": PREFILL, "restart-decode": DECODE}
 OF_SUBMITS = frozenset({"retry", "silence", "restart-prefill", "restart-decode"})
 
 
@@ -52,6 +53,7 @@ class Settled:
         self.once_each = all(asked.max_tokens == 1 for asked in bounds.requests)
         self._heard: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
         self._left: dict[int, frozenset[str]] = {}
+        self._mortal: dict[int, frozenset[int]] = {}
         self._lowest: dict[int, int] = {}
 
     def of(self, world: World) -> World:
@@ -59,7 +61,7 @@ class Settled:
         while True:
             left = self._left.get(world.around)
             if left is None:
-                left = self._left[world.around] = _left(self.model.bounds, self.model.tables.around[world.around])
+                left = self._look(world.around)
             after = world
             if not left & OF_MESSAGES:
                 after = self._act(self._hear(after))
@@ -70,6 +72,11 @@ class Settled:
             if after == world:
                 return world
             world = after
+
+    def _look(self, around: int) -> frozenset[str]:
+        left = self._left[around] = _left(self.model.bounds, self.model.tables.around[around])
+        self._mortal[around] = frozenset(role for name, role in DEATHS.items() if name in left)
+        return left
 
     # ---- messages and floors
 
@@ -95,9 +102,8 @@ class Settled:
     def _message(self, world: World, role: int) -> Edge | None:
         tables = self.model.tables
         for message in tables.networks[world.network].messages:
-            if self.model.role_of(message) == role and self._is_alike(world, role, message):
-                outcome = tables.steps.deliver(world[role], message)
-                if not outcome.commands and not outcome.broken:
+            if self.model.role_of(message) == role and self._is_settled(world, role, message):
+                if not tables.steps.deliver(world[role], message).commands:
                     return self.model.deliver(world, message)
         return None
 
@@ -105,11 +111,23 @@ class Settled:
         """Deliver a message that makes its receiver do something outside itself: begin the next prompt."""
         for message in self.model.tables.networks[world.network].messages:
             role = self.model.role_of(message)
-            if self._is_alike(world, role, message):
-                edge = self.model.deliver(world, message)
-                if not edge.broken:
-                    return edge.world
+            if self._is_settled(world, role, message):
+                return self.model.deliver(world, message).world
         return world
+
+    def _is_settled(self, world: World, role: int, number: int) -> bool:
+        """Is it alike whenever it comes, and is its answer, where it has one, there before anybody dies?"""
+        if not self._is_alike(world, role, number):
+            return False
+        tables = self.model.tables
+        outcome = tables.steps.deliver(world[role], number)
+        if outcome.broken:
+            return False
+        if role == GATEWAY or not outcome.sends:
+            return True
+        sender = tables.steps.messages[number].sender
+        may_die = {role_of(sender), role} & self._mortal[world.around]
+        return not may_die and sender in tables.around[world.around].lives
 
     def _is_alike(self, world: World, role: int, number: int) -> bool:
         tables = self.model.tables
