@@ -8,6 +8,7 @@ of two requests with theirs, edge by edge. A way to a broken property is a way s
 
 from kvfence.core.errors import SettingsError
 from kvfence.protocol.events import FloorMoved
+from kvfence.protocol.messages import Abort
 from kvfence.protocol.transitions import DecodePhase, Fence, GatewayPhase, PrefillPhase
 from kvfence.prove import actions
 from kvfence.prove.bounds import BITS, Bounds
@@ -51,7 +52,8 @@ class Settled:
             raise SettingsError(problems)
         self.model = model
         self.once_each = all(asked.max_tokens == 1 for asked in bounds.requests)
-        self._heard: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
+        self.none = model.tables.writes.id_of(())
+        self._heard: dict[tuple[int, int, int, int, int], tuple[int, int, int]] = {}
         self._left: dict[int, frozenset[str]] = {}
         self._mortal: dict[int, frozenset[int]] = {}
         self._lowest: dict[int, int] = {}
@@ -64,7 +66,7 @@ class Settled:
                 left = self._look(world.around)
             after = world
             if not left & OF_MESSAGES:
-                after = self._act(self._hear(after))
+                after = self._hear(after)
             if not left & OF_WRITES:
                 after = self._land(after)
             if self.once_each and not left & OF_SUBMITS:
@@ -81,22 +83,23 @@ class Settled:
     # ---- messages and floors
 
     def _hear(self, world: World) -> World:
-        after = list(world)
+        """Let each process hear what it may; a message that makes one do something outside itself goes last."""
+        after, acting = list(world), -1
         floor = self.model.tables.gateway(world.gateway).floor
         for role in (GATEWAY, PREFILL, DECODE):
             key = (role, after[role], after[3], floor, world.around)
             heard = self._heard.get(key)
             if heard is None:
                 heard = self._heard[key] = self._hears(World(*after), role, floor)
-            after[role], after[3] = heard
-        return World(*after)
+            after[role], after[3], acts = heard
+            acting = max(acting, acts)
+        return World(*after) if acting < 0 else self.model.deliver(World(*after), acting).world
 
-    def _hears(self, world: World, role: int, floor: int) -> tuple[int, int]:
-        """Let one process hear what it may, until there is nothing more."""
+    def _hears(self, world: World, role: int, floor: int) -> tuple[int, int, int]:
         while True:
             edge = self._message(world, role) or self._token(world, role) or self._floor(world, role, floor)
             if edge is None:
-                return world[role], world.network
+                return world[role], world.network, self._acting(world, role)
             world = edge.world
 
     def _message(self, world: World, role: int) -> Edge | None:
@@ -107,13 +110,11 @@ class Settled:
                     return self.model.deliver(world, message)
         return None
 
-    def _act(self, world: World) -> World:
-        """Deliver a message that makes its receiver do something outside itself: begin the next prompt."""
-        for message in self.model.tables.networks[world.network].messages:
-            role = self.model.role_of(message)
-            if self._is_settled(world, role, message):
-                return self.model.deliver(world, message).world
-        return world
+    def _acting(self, world: World, role: int) -> int:
+        """Give a message that makes its receiver begin the next prompt, or -1."""
+        messages = self.model.tables.networks[world.network].messages
+        mine = (each for each in messages if self.model.role_of(each) == role)
+        return next((each for each in mine if self._is_settled(world, role, each)), -1)
 
     def _is_settled(self, world: World, role: int, number: int) -> bool:
         """Is it alike whenever it comes, and is its answer, where it has one, there before anybody dies?"""
@@ -123,9 +124,10 @@ class Settled:
         outcome = tables.steps.deliver(world[role], number)
         if outcome.broken:
             return False
-        if role == GATEWAY or not outcome.sends:
+        envelope = tables.steps.messages[number]
+        if role == GATEWAY or not (outcome.sends or isinstance(envelope.message, Abort)):
             return True
-        sender = tables.steps.messages[number].sender
+        sender = envelope.sender
         may_die = {role_of(sender), role} & self._mortal[world.around]
         return not may_die and sender in tables.around[world.around].lives
 
@@ -178,6 +180,8 @@ class Settled:
 
     def _land(self, world: World) -> World:
         """Land the writes of batches that nobody has given up."""
+        if world.writes == self.none:
+            return world
         life = self.model.tables.around[world.around].lives[DECODE]
         for edge in actions.land(self.model, world):
             if edge.kind == "land" and not edge.broken and edge.about[0].target == life:
