@@ -24,7 +24,8 @@ def matrix(
     """Take each guard away, alone and with all others on, and put it back; replay the field's known mistakes.
 
     Exit 0: each is needed, or said to be redundant and under what; for every hazard some set of guards is enough;
-    every mistake is refuted or said not to be expressible here. Exit 1: something of that was not seen.
+    every mistake is refuted or said not to be expressible here. Exit 1: something else was seen; 3: a limit left
+    something untold, and nothing else was seen.
     """
     import msgspec
 
@@ -44,4 +45,6 @@ def matrix(
     else:
         for table in tables(found):
             print_table(table.title, table.columns, table.rows, stderr=False)
-    raise typer.Exit(ExitCode.NOTHING_FOUND if found.ok else ExitCode.FOUND)
+    if found.ok:
+        raise typer.Exit(ExitCode.NOTHING_FOUND)
+    raise typer.Exit(ExitCode.COULD_NOT_TELL if found.undecided else ExitCode.FOUND)

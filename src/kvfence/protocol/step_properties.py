@@ -168,12 +168,13 @@ def shares_at_once(taken: Taken) -> bool:
 
 
 def evicts(taken: Taken) -> bool:
-    """Did cached pages make room for others?"""
+    """Did pages that nobody held any more make room for others?"""
     begun = any(isinstance(c, StartPrefill) for c in taken.step.commands)
     before = taken.before
     if not begun or not isinstance(before, PrefillNode):
         return False
-    return any(c.serial in before.pool.held for c in moves(taken, PageMove.RELEASE))
+    held = before.pool.held
+    return any(c.serial in held and held[c.serial].num_cached for c in moves(taken, PageMove.RELEASE))
 
 
 def misread_together(taken: Taken) -> bool:

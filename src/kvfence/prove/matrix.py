@@ -49,6 +49,11 @@ class GuardRow(Struct, frozen=True):
         needed = self.removed.verdict == "broken" or bool(self.redundant_under)
         return (self.without_it.verdict, self.with_it.verdict) == ("broken", "safe") and needed
 
+    @property
+    def undecided(self) -> bool:
+        """Did a limit end a search before it could tell?"""
+        return "unknown" in (self.without_it.verdict, self.with_it.verdict, self.removed.verdict)
+
 
 class HazardRow(Struct, frozen=True):
     """The smallest sets of guards that stop a hazard, all others of its guards away."""
@@ -63,6 +68,11 @@ class HazardRow(Struct, frozen=True):
         """Is there a set that suffices, and was every set judged?"""
         return bool(self.sufficient) and not self.unknown
 
+    @property
+    def undecided(self) -> bool:
+        """Was a set left that nobody judged?"""
+        return bool(self.unknown)
+
 
 class MistakeRow(Struct, frozen=True):
     """A known mistake: refuted by a counterexample that some guard then answers, or why it cannot be made here."""
@@ -75,6 +85,7 @@ class MistakeRow(Struct, frozen=True):
     inexpressible: str
     elsewhere: str
     trace: tuple[Moment, ...] = ()
+    undecided: bool = False
 
     @property
     def ok(self) -> bool:
@@ -92,8 +103,18 @@ class Matrix(Struct, frozen=True):
     @property
     def ok(self) -> bool:
         """Was everything seen that is expected?"""
-        rows: list[GuardRow | HazardRow | MistakeRow] = [*self.guards, *self.hazards, *self.mistakes]
-        return all(row.ok for row in rows)
+        return all(row.ok for row in self.rows)
+
+    @property
+    def undecided(self) -> bool:
+        """Is all that is missing what a limit left untold? Else something was seen that is not expected."""
+        missing = [row for row in self.rows if not row.ok]
+        return bool(missing) and all(row.undecided for row in missing)
+
+    @property
+    def rows(self) -> tuple[GuardRow | HazardRow | MistakeRow, ...]:
+        """Give all of them."""
+        return (*self.guards, *self.hazards, *self.mistakes)
 
 
 def search(bounds: Bounds, harm: Iterable[str], *, told: bool = False) -> Tried:
@@ -114,14 +135,12 @@ def guard_row(name: str) -> GuardRow:
     back = search(without(case, *guard.alone), case.harm)
     shows = case.by_itself or case
     removed = search(without(shows, name), shows.harm)
-    redundant = tuple(guard.redundant) if removed.verdict == "safe" and _stands_in(case, name) else ()
+    redundant: tuple[str, ...] = ()
+    if removed.verdict == "safe":
+        stood_in = search(without(case, name, *guard.redundant, *guard.alone), case.harm)
+        redundant = tuple(guard.redundant) if stood_in.verdict == "broken" else ()
+        removed = stood_in if stood_in.verdict == "unknown" else removed
     return GuardRow(name, guard.fault, guard.alone, _untold(found), back, removed, redundant, found.trace)
-
-
-def _stands_in(case: Case, name: str) -> bool:
-    """With the guards away that are said to stand in for it, does its removal show?"""
-    guard = GUARDS[name]
-    return search(without(case, name, *guard.redundant, *guard.alone), case.harm).verdict == "broken"
 
 
 def _untold(tried: Tried) -> Tried:
@@ -151,8 +170,10 @@ def mistake_row(mistake: Mistake) -> MistakeRow:
         return MistakeRow(*facts, False, mistake.answers, mistake.inexpressible, mistake.elsewhere)
     found = search(without(mistake.case, *mistake.without), mistake.case.harm, told=True)
     stopped = search(mistake.case.bounds, mistake.case.harm)
-    refuted = (found.verdict, stopped.verdict) == ("broken", "safe")
-    return MistakeRow(*facts, refuted, mistake.answers, mistake.inexpressible, mistake.elsewhere, found.trace)
+    verdicts = (found.verdict, stopped.verdict)
+    refuted, undecided = verdicts == ("broken", "safe"), "unknown" in verdicts
+    reasons = (mistake.answers, mistake.inexpressible, mistake.elsewhere)
+    return MistakeRow(*facts, refuted, *reasons, found.trace, undecided)
 
 
 def matrix(guards: Iterable[str] = (), progress: Progress | None = None) -> Matrix:

@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 
-from kvfence.prove.matrix import Matrix, Tried
+from kvfence.prove.matrix import Matrix, MistakeRow, Tried
 from kvfence.prove.story import Moment, Story
 
 
@@ -69,11 +69,17 @@ def tables(found: Matrix) -> list[TableShown]:
         made.append(TableShown("Smallest sets that suffice against a leak", heads, hazards))
     if found.mistakes:
         known = tuple(
-            (m.id, m.error, "yes" if m.refuted else "not expressible", ", ".join(m.answers), _why(m))
+            (m.id, m.error, _refuted(m), ", ".join(m.answers), _why(m))
             for m in found.mistakes
         )
         made.append(TableShown("Known mistakes of the field", ("", "mistake", "refuted", "answered by", ""), known))
     return made
+
+
+def _refuted(mistake: MistakeRow) -> str:
+    if mistake.inexpressible:
+        return "not expressible"
+    return "yes" if mistake.refuted else "UNKNOWN" if mistake.undecided else "NO"
 
 
 def _why(mistake: Any) -> str:

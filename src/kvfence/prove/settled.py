@@ -7,6 +7,7 @@ of two requests with theirs, edge by edge. A way to a broken property is a way s
 """
 
 from kvfence.core.errors import SettingsError
+from kvfence.core.invariant import require
 from kvfence.protocol.events import FloorMoved
 from kvfence.protocol.messages import Abort
 from kvfence.protocol.transitions import DecodePhase, Fence, GatewayPhase, PrefillPhase
@@ -14,6 +15,8 @@ from kvfence.prove import actions
 from kvfence.prove.bounds import BITS, Bounds
 from kvfence.prove.model import Edge, Model
 from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Around, World, role_of
+
+NETWORK = World._fields.index("network")
 
 Phase = GatewayPhase | PrefillPhase | DecodePhase
 
@@ -87,11 +90,11 @@ class Settled:
         after, acting = list(world), -1
         floor = self.model.tables.gateway(world.gateway).floor
         for role in (GATEWAY, PREFILL, DECODE):
-            key = (role, after[role], after[3], floor, world.around)
+            key = (role, after[role], after[NETWORK], floor, world.around)
             heard = self._heard.get(key)
             if heard is None:
                 heard = self._heard[key] = self._hears(World(*after), role, floor)
-            after[role], after[3], acts = heard
+            after[role], after[NETWORK], acts = heard
             acting = max(acting, acts)
         return World(*after) if acting < 0 else self.model.deliver(World(*after), acting).world
 
@@ -100,6 +103,8 @@ class Settled:
             edge = self._message(world, role) or self._token(world, role) or self._floor(world, role, floor)
             if edge is None:
                 return world[role], world.network, self._acting(world, role)
+            changed = {place for place, before in enumerate(world) if edge.world[place] != before}
+            require(changed <= {role, NETWORK}, "who hears what is settled does nothing outside itself")
             world = edge.world
 
     def _message(self, world: World, role: int) -> Edge | None:
@@ -154,16 +159,15 @@ class Settled:
         return next(edge for edge in actions.token(self.model, world) if not edge.broken)
 
     def _floor(self, world: World, role: int, floor: int) -> Edge | None:
-        """Hear the floor, as far as nothing of an attempt below it is on its way, and all of them are over here."""
+        """Hear a floor that the gateway had: nothing of an attempt below it is on its way, and all are over here."""
         if role == GATEWAY:
             return None
         node = self.model.tables.steps.processes[world[role]].node
         life = self.model.tables.around[world.around].lives[GATEWAY]
-        counter = min(floor, self._lowest_in(world.network))
-        if counter <= max(node.lives.floor(life), 1):
-            return None
         over = (DecodePhase.CLOSED, PrefillPhase.CLOSED)
-        if any(attempt.counter < counter and each.phase not in over for attempt, each in node.handoffs.items()):
+        open_here = (attempt.counter for attempt, each in node.handoffs.items() if each.phase not in over)
+        counter = min(floor, self._lowest_in(world.network), *open_here)
+        if counter <= max(node.lives.floor(life), 1):
             return None
         return self.model.feed(world, role, FloorMoved(life, counter), "floor", (role, counter))
 

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from kvfence.core.errors import SettingsError
 from kvfence.driver.mutants import INCIDENT_LACKS
 from kvfence.protocol.guards import Rules
 from kvfence.prove.bounds import FAULTS, Asked, Bounds
@@ -12,6 +13,7 @@ from kvfence.prove.story import tell
 
 ONE = Bounds(requests=(Asked(),))
 CAPACITY = ONE.capacity
+SHORT = replace(ONE, requests=(Asked(max_tokens=1),), capacity=replace(CAPACITY, prefill_pages=1, decode_pages=2))
 INCIDENT = Bounds(
     requests=(Asked(), Asked(num_tokens=4, tenant=1)),
     capacity=replace(CAPACITY, prefill_pages=1, context_tokens=8),
@@ -91,6 +93,29 @@ def test_requests_that_are_alike_are_one_up_to_their_names() -> None:
     one, both = explore(bounds), explore(replace(bounds, swapped=True))
     assert both.states == 2 * one.states - 1
     assert (both.broken, both.reached, both.depth) == (one.broken, one.reached, one.depth)
+
+
+@pytest.mark.parametrize(("cached", "evicted"), [(0, False), (1, True)])
+def test_pages_are_evicted_where_some_are_cached(cached: int, evicted: bool) -> None:
+    """*evicted* is reached where a cached page makes room, and not where a page only goes from one to the next."""
+    result = explore(replace(LATE, rules=Rules.all(), faults=frozenset(), cached_lots_max=cached))
+    assert (result.exhausted, "evicted" in result.reached) == (True, evicted)
+
+
+@pytest.mark.parametrize("faults", [{"deadline"}, {"cancel", "retry"}, {"restart-prefill"}, {"duplicate"}, {"stall"}])
+def test_what_is_settled_at_once_leaves_fewer_worlds_and_the_same_verdict(faults: set[str]) -> None:
+    """One request, whole graph and reduced: nothing broken, the same reached, in fewer worlds."""
+    bounds = replace(SHORT, faults=frozenset(faults), faults_max=len(faults))
+    whole, settled = explore(bounds), explore(replace(bounds, settled=True))
+    assert (whole.exhausted, whole.broken) == (settled.exhausted, settled.broken) == (True, ())
+    assert settled.states < whole.states
+    assert settled.reached == whole.reached
+
+
+def test_nothing_is_settled_without_every_guard() -> None:
+    """What commutes depends on the guards: a world that lacks some is not reduced, and it is said why."""
+    with pytest.raises(SettingsError, match="every guard must be on"):
+        Search(replace(LATE, settled=True))
 
 
 def test_bytes_that_land_before_their_head_leak() -> None:
