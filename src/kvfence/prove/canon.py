@@ -34,7 +34,7 @@ Named = tuple[frozenset[int], frozenset[int], frozenset[tuple[Incarnation, int]]
 class Names(NamedTuple):
     """Old names and new: pages as a list from old to new, serials as the sorted old ones, of both pools.
 
-    ``dead``: serials of dead lives that somebody names; they keep them.
+    ``dead``: serials of dead lives that somebody names; None: all of them keep theirs.
     """
 
     prefill: Incarnation
@@ -43,7 +43,7 @@ class Names(NamedTuple):
     decode_pages: tuple[int, ...]
     prefill_serials: tuple[int, ...]
     decode_serials: tuple[int, ...]
-    dead: frozenset[tuple[Incarnation, int]]
+    dead: frozenset[tuple[Incarnation, int]] | None
 
 
 class Renaming:
@@ -76,7 +76,8 @@ class Renaming:
         life, serial, page = tag
         serials = self._serials.get(life)
         if serials is None:
-            return tag if serial <= 0 or (life, serial) in self._dead else (life, GONE, 0)
+            kept = self._dead is None or serial <= 0 or (life, serial) in self._dead
+            return tag if kept else (life, GONE, 0)
         if serial == GONE:
             return tag
         if serial > 0 and serial not in serials:
@@ -322,7 +323,7 @@ class Canon:
             orders[key[1]],
             tuple(sorted(prefill)),
             tuple(sorted(decode)),
-            dead,
+            dead if self.tables.bounds.settled else None,
         )
         lives.renamings[key] = Renaming(names)
         return lives.renamings[key]

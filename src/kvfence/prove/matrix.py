@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from kvfence.protocol.guards import GUARDS
 from kvfence.prove.bounds import Bounds
-from kvfence.prove.cases import CASES, HAZARDS, MISTAKES, Case, Hazard, Mistake, without
+from kvfence.prove.cases import CASES, HAZARDS, MISTAKES, Hazard, Mistake, without
 from kvfence.prove.search import Limits, Search
 from kvfence.prove.story import Moment, tell
 

@@ -68,10 +68,7 @@ def tables(found: Matrix) -> list[TableShown]:
         heads = ("hazard", "enough", "sets left UNKNOWN")
         made.append(TableShown("Smallest sets that suffice against a leak", heads, hazards))
     if found.mistakes:
-        known = tuple(
-            (m.id, m.error, _refuted(m), ", ".join(m.answers), _why(m))
-            for m in found.mistakes
-        )
+        known = tuple((m.id, m.error, _refuted(m), ", ".join(m.answers), _why(m)) for m in found.mistakes)
         made.append(TableShown("Known mistakes of the field", ("", "mistake", "refuted", "answered by", ""), known))
     return made
 

@@ -35,13 +35,15 @@ ALIKE: frozenset[tuple[str, Phase | None]] = frozenset(
         ("Refused", None),
     )
 )
-"""Messages, and how far their receiver is with the attempt (None: it knows none): what comes of them waits for nobody."""
+"""Messages, and how far their receiver is with the attempt (None: none): what comes of them waits for nobody."""
 
 BELOW = frozenset({"Abort", "Cancel", "Offer"})
 """Messages of an attempt that its receiver does not know and whose floor has passed."""
 
 OF_MESSAGES = frozenset({"loss", "duplicate", "confuse"})
-OF_WRITES = frozenset({"stall", "corrupt", "hasty", "misdirect", "misdirect-early", "restart-prefill", "restart-decode"})
+OF_WRITES = frozenset(
+    {"stall", "corrupt", "hasty", "misdirect", "misdirect-early", "restart-prefill", "restart-decode"}
+)
 DEATHS = {"restart-prefill": PREFILL, "restart-decode": DECODE}
 OF_SUBMITS = frozenset({"retry", "silence", "restart-prefill", "restart-decode"})
 

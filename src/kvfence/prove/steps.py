@@ -69,7 +69,9 @@ class Steps:
     ``log``: while ``logging``, every outcome that was asked for.
     """
 
-    def __init__(self, rules: Rules, rewrites: tuple[Rewrite, ...] = (), *, exact: bool = False) -> None:
+    def __init__(
+        self, rules: Rules, rewrites: tuple[Rewrite, ...] = (), *, exact: bool = False, settled: bool = False
+    ) -> None:
         self.rules = rules
         self.processes: Table[Process] = Table()
         self.messages: Table[Envelope] = Table()
@@ -79,6 +81,7 @@ class Steps:
         self.log: list[Outcome] = []
         self._rewrites = rewrites
         self._exact = exact
+        self._settled = settled
         self._taken: dict[tuple[int, Event | int], Outcome] = {}
 
     def __len__(self) -> int:
@@ -119,7 +122,8 @@ class Steps:
         for observe in self.observers:
             observe(taken)
         broken = (*properties.broken_by(taken), *moved)
-        after = with_node(process, result.node if self._exact else tidy(result.node))
+        node_after = result.node if self._exact else tidy(result.node)
+        after = with_node(process, with_floors_sorted(node_after) if self._settled else node_after)
         life = node.lives.incarnation
         sends = [c for c in result.commands if isinstance(c, Send)]
         return Outcome(
@@ -147,21 +151,26 @@ def _moved(before: Node, after: Node, moves: list[Move]) -> tuple[str, ...]:
 def tidy(node: Node) -> Node:
     """Forget what no later step reads: numbers of passes and batches that are over, details of closed hand-offs.
 
-    Orders of running sequences become 1, 2, ...: only which is older matters. Floors stand in one order.
+    Orders of running sequences become 1, 2, ...: only which is older matters.
     """
-    lives = replace(node.lives, floors=dict(sorted(node.lives.floors.items())))
     if isinstance(node, DecodeNode):
         running = sorted(h.order for h in node.handoffs.values() if h.phase is DecodePhase.RUNNING)
         ranks = {order: rank for rank, order in enumerate(running, 1)}
         decode = {attempt: _tidy_decode(h, ranks) for attempt, h in node.handoffs.items()}
         last_pass = node.last_pass if node.passes else PassId(0)
-        return replace(node, lives=lives, handoffs=decode, last_pass=last_pass, last_order=len(running))
+        return replace(node, handoffs=decode, last_pass=last_pass, last_order=len(running))
     if isinstance(node, PrefillNode):
         prefill = {attempt: _tidy_prefill(h) for attempt, h in node.handoffs.items()}
         last_pass = node.last_pass if node.passes else PassId(0)
         one_each = all(len(h.batches) <= 1 for h in prefill.values())
         last_batch = BatchId(0) if one_each else node.last_batch
-        return replace(node, lives=lives, handoffs=prefill, last_pass=last_pass, last_batch=last_batch)
+        return replace(node, handoffs=prefill, last_pass=last_pass, last_batch=last_batch)
+    return node
+
+
+def with_floors_sorted(node: Node) -> Node:
+    """Let floors stand in one order, whichever was heard first."""
+    lives = replace(node.lives, floors=dict(sorted(node.lives.floors.items())))
     return replace(node, lives=lives)
 
 

@@ -82,7 +82,7 @@ class Tables:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.steps = Steps(bounds.rules, rewrites_of(bounds), exact=bounds.exact)
+        self.steps = Steps(bounds.rules, rewrites_of(bounds), exact=bounds.exact, settled=bounds.settled)
         self.networks: Table[Network] = Table()
         self.writes: Table[tuple[Write, ...]] = Table()
         self.cells: Table[tuple[Cell, ...]] = Table()
