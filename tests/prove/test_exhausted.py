@@ -22,10 +22,20 @@ def test_two_requests_and_every_fault_once() -> None:
     assert (result.exhausted, result.broken, result.states) == (True, (), 1_111_045)
 
 
+@pytest.mark.parametrize(
+    ("pair", "states"), [(("cancel", "retry"), 29_282), (("retry", "restart-prefill"), 47_268)], ids=str
+)
+def test_two_requests_and_a_pair_of_faults(pair: tuple[str, str], states: int) -> None:
+    """Two requests with two faults together break nothing, in as many settled worlds as there were."""
+    bounds = replace(THREE, requests=THREE.requests[:2], faults=frozenset(pair), faults_max=2, settled=True)
+    result = explore(bounds, LIMITS)
+    assert (result.exhausted, result.broken, result.states) == (True, (), states)
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_three_requests_and_a_pair_of_faults(pair: tuple[str, str]) -> None:
     """Three requests with an abort, a retry or a restart together break nothing."""
-    result = explore(replace(THREE, faults=frozenset(pair), faults_max=2), LIMITS)
+    result = explore(replace(THREE, faults=frozenset(pair), faults_max=2, settled=True), LIMITS)
     assert (result.exhausted, result.broken) == (True, ())
 
 

@@ -27,6 +27,8 @@ Examples:
 
 kvfence prove explore
 
+kvfence prove explore --faults none
+
 kvfence prove explore --faults deadline,stall --without quarantine-on-revoke
 
 kvfence prove explore --setup placeholder --without fits@gateway --property reads-own-bytes --json
@@ -34,15 +36,25 @@ kvfence prove explore --setup placeholder --without fits@gateway --property read
 
 Requests = Annotated[int, typer.Option("--requests", min=1, max=4, help="How many clients ask.")]
 Prompt = Annotated[int, typer.Option("--prompt", min=1, max=16, help="Tokens of each prompt; a page holds two.")]
-Faults = Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")]
-FaultsMax = Annotated[int, typer.Option("--faults-max", min=0, help="How many of them at most in one run.")]
-Setup = Annotated[list[str] | None, typer.Option("--setup", help="A mistake that is there from the start.")]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="GUARD", help="Take a guard away.")]
+Faults = Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them; ?: name them.")]
+FaultsMax = Annotated[
+    int, typer.Option("--faults-max", min=0, help="How many of them at most in one run; default: one.")
+]
+Setup = Annotated[
+    list[str] | None, typer.Option("--setup", help="A mistake that is there from the start; ?: name them.")
+]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="GUARD", help="Take a guard away; ?: name them.")
+]
 Property = Annotated[list[str] | None, typer.Option("--property", help="Stop at these only; default: at any.")]
 PrefillPages = Annotated[int, typer.Option("--prefill-pages", min=1, max=8, help="Pages of prefill's pool.")]
 DecodePages = Annotated[int, typer.Option("--decode-pages", min=2, max=12, help="Pages of decode's pool.")]
 FenceOption = Annotated[str, typer.Option("--fence", help="peer_exit, new_session or at_receipt.")]
 Unordered = Annotated[bool, typer.Option("--unordered", help="Parts of a write land in any order.")]
+Settled = Annotated[
+    bool,
+    typer.Option("--settled", help="What no order can change happens at once: fewer states, and not the shortest way."),
+]
 StatesMax = Annotated[int, typer.Option("--max-states", min=0, help="Give up after so many states; 0: never.")]
 Minutes = Annotated[float, typer.Option("--max-minutes", min=0, help="Give up after so much CPU time; 0: never.")]
 Memory = Annotated[float, typer.Option("--memory", min=0, help="Give up at so many GB; 0: never.")]
@@ -65,6 +77,7 @@ def explore(
     decode_pages: DecodePages = 2,
     fence: FenceOption = "peer_exit",
     unordered: Unordered = False,
+    settled: Settled = False,
     max_states: StatesMax = 0,
     max_minutes: Minutes = 0,
     memory: Memory = 0,
@@ -97,6 +110,7 @@ def explore(
         setups=_names("--setup", ",".join(setup or [])),
         fence=_fence(fence),
         in_order=not unordered,
+        settled=settled,
     )
     limits = Limits(max_states, max_minutes * 60, int(memory * 1e9))
     search = Search(bounds, limits, _properties(properties or []), _progress())
@@ -179,7 +193,7 @@ def _rules(without: list[str]) -> "Rules":
 
     unknown = [name for name in without if name not in ASKED and name not in GUARDS]
     if unknown:
-        raise SettingsError([f"--without {name}: no guard is called that" for name in unknown])
+        raise SettingsError([f"--without {name}: the guards are {', '.join(GUARDS)}" for name in unknown])
     return Rules.without(*without)
 
 

@@ -53,6 +53,7 @@ def bounds_document(bounds: Bounds) -> dict[str, Any]:
         "setups": sorted(bounds.setups),
         "fence": bounds.fence.value,
         "lands_in_order": bounds.in_order,
+        "settled": bounds.settled,
         "guards_away": sorted(bounds.rules.absent),
     }
 
@@ -61,6 +62,7 @@ def lines_of(story: Story) -> Iterator[str]:
     """Give a story as text, the pages drawn below each step."""
     when = " (nothing is left to happen)" if story.at_rest else ""
     yield f"{story.property} is broken{when}: {story.statement}"
+    yield "Each page: pool, number, what its node says of it (# serial) | head | bytes | tail; * changed in this step."
     for moment in story.moments:
         yield ""
         yield f"{moment.number:>3}  {moment.text}"

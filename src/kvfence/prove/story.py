@@ -140,13 +140,13 @@ def sentence(tables: Tables, before: World, kind: str, about: Any, outcomes: tup
     """Say in one sentence what happened, and what nodes said because of it."""
     teller = _TELLERS[kind]
     said = [tables.steps.messages[message] for outcome in outcomes for message in outcome.sends]
-    answer = "; ".join(_said(envelope) for envelope in said)
+    answer = ". ".join(_said(envelope) for envelope in said)
     text = teller(tables, before, about)
     return f"{text}. {answer}." if answer else f"{text}."
 
 
 def _said(envelope: Envelope) -> str:
-    return f"{_role(envelope.sender)} says {_message(envelope)} to {_role(envelope.receiver)}"
+    return f"{_role(envelope.sender).capitalize()} says {_message(envelope)} to {_role(envelope.receiver)}"
 
 
 def _role(life: str) -> str:
@@ -161,14 +161,15 @@ def _message(envelope: Envelope) -> str:
     grant = getattr(message, "grant", message)
     pages = getattr(grant, "pages", ())
     words = [name, f"of attempt {attempt.counter}" if attempt is not None else ""]
-    words += [f"(pages {', '.join(map(str, pages))})" if pages else "", f"({reason.value})" if reason else ""]
+    plural = "s" if len(pages) > 1 else ""
+    words += [f"(page{plural} {', '.join(map(str, pages))})" if pages else "", f"({reason.value})" if reason else ""]
     return " ".join(word for word in words if word)
 
 
 def _guards(outcomes: tuple[Outcome, ...]) -> tuple[str, ...]:
     decisions = (decision for outcome in outcomes for decision in outcome.decisions)
     return tuple(
-        f"{d.guard} at {d.place}: no, {'obeyed' if d.enforced else 'and nobody asks: the guard is away'}"
+        f"{d.guard} at {d.place} does not hold: {'obeyed' if d.enforced else 'not obeyed, the guard is away'}"
         for d in decisions
         if not d.holds
     )

@@ -18,6 +18,8 @@ BROKEN = ("--requests", "1", "--faults", "stall,deadline", "--without", "quarant
     [
         (("--property", "reads-own-byte"), "did you mean reads-own-bytes?"),
         (("--property", "zzz"), "one of event-refused"),
+        (("--without", "?"), "the guards are fits, "),
+        (("--settled", "--without", "fits"), "--settled: every guard must be on"),
         (("--as", "sglang-0.5.19", "--max-minutes", "1"), "--max-minutes does not go with --as"),
         (("--as", "sglang-0.5.19", "--without", "fits"), "--without does not go with --as"),
     ],

@@ -3,11 +3,13 @@
 import pytest
 
 from kvfence.protocol.guards import GUARDS
+from kvfence.prove import matrix
 from kvfence.prove.cases import CASES, MISTAKES
 from kvfence.prove.engines import ENGINES
 from kvfence.prove.examine import examine
-from kvfence.prove.matrix import HazardRow, Matrix, guard_row
+from kvfence.prove.matrix import HazardRow, Matrix, guard_row, mistake_row
 from kvfence.prove.page import matrix_page
+from kvfence.prove.search import Limits
 
 QUICK = (
     "fits",
@@ -68,3 +70,18 @@ def test_a_hazard_without_an_answer_is_not_all_right(
 ) -> None:
     """Where no set of guards is enough, or one was not judged, the whole matrix is not as expected."""
     assert Matrix((), (HazardRow("", ("fits",), sufficient, unknown),), ()).ok is ok
+
+
+def test_what_a_limit_left_untold_is_not_broken() -> None:
+    """A matrix is undecided where all that is missing was ended by a limit; a hazard without an answer is not that."""
+    untold, unanswered = HazardRow("", ("fits",), ((),), 1), HazardRow("", ("fits",), (), 0)
+    assert Matrix((), (untold,), ()).undecided
+    assert not Matrix((), (untold, unanswered), ()).undecided
+    assert not Matrix((), (), ()).undecided
+
+
+def test_a_search_that_a_limit_ends_makes_its_row_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard and a mistake whose searches end early are neither found nor refuted, and say so."""
+    monkeypatch.setattr(matrix, "LIMITS", Limits(states_max=1))
+    guard, mistake = guard_row("fits"), mistake_row(MISTAKES[0])
+    assert (guard.ok, guard.undecided, mistake.ok, mistake.undecided) == (False, True, False, True)
