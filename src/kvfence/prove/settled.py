@@ -7,9 +7,10 @@ of two requests with theirs, edge by edge. A way to a broken property is a way s
 """
 
 from kvfence.core.errors import SettingsError
-from kvfence.core.invariant import require
+from kvfence.core.ids import AttemptId
+from kvfence.core.invariant import InvariantBroken, require
 from kvfence.protocol.events import FloorMoved
-from kvfence.protocol.messages import Abort
+from kvfence.protocol.messages import Abort, Envelope, Floor
 from kvfence.protocol.transitions import DecodePhase, Fence, GatewayPhase, PrefillPhase
 from kvfence.prove import actions
 from kvfence.prove.bounds import BITS, Bounds
@@ -146,7 +147,7 @@ class Settled:
             return True
         if envelope.sender not in node.lives.peers:
             return envelope.sender not in lives
-        attempt = envelope.message.attempt
+        attempt = _attempt_of(envelope)
         handoff = node.handoffs.get(attempt)
         name = type(envelope.message).__name__
         if handoff is None and name in BELOW:
@@ -177,7 +178,7 @@ class Settled:
         lowest = self._lowest.get(network)
         if lowest is None:
             value, messages = self.model.tables.networks[network], self.model.tables.steps.messages
-            counters = [messages[each].message.attempt.counter for each in value.messages]
+            counters = [_attempt_of(messages[each]).counter for each in value.messages]
             counters += [token.attempt.counter for token in value.tokens]
             lowest = self._lowest[network] = min(counters, default=1 << 62)
         return lowest
@@ -200,6 +201,13 @@ class Settled:
         if around.dying or any(around.notices):
             return world
         return next((edge.world for edge in actions.submit(self.model, world) if not edge.broken), world)
+
+
+def _attempt_of(envelope: Envelope) -> AttemptId:
+    message = envelope.message
+    if isinstance(message, Floor):
+        raise InvariantBroken("floors travel with heartbeats: none is a message of a world")
+    return message.attempt
 
 
 def _left(bounds: Bounds, around: Around) -> frozenset[str]:
