@@ -162,5 +162,5 @@ def _introduce(ask: "Ask", running: "Practice") -> None:
         f"  advertised context {capacity.context_tokens} tokens, prefill pool {capacity.prefill_pages * page}, "
         f"decode pool {capacity.decode_pages * page}, pages of {page}; any API key is a tenant"
     )
-    print_note(f"  look at it: kvfence probe run --base-url {url}/v1 --model {running.model} --max-requests 200")
+    print_note(f"  look at it: kvfence probe run --base-url {url}/v1 --model {running.model}")
     print_note(f"ready: {url}/v1  model {running.model}; until Ctrl-C")
