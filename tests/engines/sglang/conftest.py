@@ -16,8 +16,8 @@ RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
 
 TRACES = "traces"
 
-SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "20", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "20"}
-"""The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
+SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "60"}
+"""The engine's own time-outs are five minutes; cases that wait them out should not take that long, on busy machines too."""
 
 Running = Callable[..., AbstractContextManager[Pair]]
 

@@ -64,7 +64,7 @@ def test_an_oversize_prompt_is_refused_at_once_with_the_engines_words(guarded: P
 
 def test_honest_traffic_is_verified_and_not_refused(guarded: Pair) -> None:
     """Prompts of many lengths, four at once, some of them aborted: every answer comes, none is refused."""
-    passed, refused = decisions(guarded, "pass"), decisions(guarded, "refuse")
+    passed, refused = decisions(guarded, "pass"), refusals(guarded)
     asked = 0
 
     def one(number: int) -> int:
@@ -86,7 +86,7 @@ def test_honest_traffic_is_verified_and_not_refused(guarded: Pair) -> None:
             break
     sys.stdout.write(f"{asked} requests, {int(checked)} pages checked\n")
     assert decisions(guarded, "pass") > passed
-    assert decisions(guarded, "refuse") == refused
+    assert refusals(guarded) == refused
 
 
 def test_a_refusal_that_prefill_alone_makes_reaches_decodes_client(guarded: Pair) -> None:
@@ -124,7 +124,7 @@ def test_a_prefill_that_stops_past_every_time_out_gets_nothing_back_by_a_clock(g
     try:
         answer = httpx.Response(0)
         try:
-            answer = ask(guarded, TENANT, 8, timeout_s=90)
+            answer = ask(guarded, TENANT, 8, timeout_s=180)
         except httpx.TimeoutException:
             pass
         seen = max(held(guarded) for _ in range(3))
@@ -186,7 +186,7 @@ def test_a_prefill_that_is_killed_in_a_transfer_leaves_no_page_behind(guarded: P
     killed = threading.Timer(0.6, lambda: signal_all(guarded, "prefill", signal.SIGKILL))
     killed.start()
     try:
-        answer = ask(guarded, TENANT, 8, timeout_s=90)
+        answer = ask(guarded, TENANT, 8, timeout_s=180)
         assert answer.status_code != 200
     except httpx.HTTPError:
         pass
@@ -194,6 +194,11 @@ def test_a_prefill_that_is_killed_in_a_transfer_leaves_no_page_behind(guarded: P
     gone = until(lambda: total(guarded.decode, "kvfence:guard_sessions_rebuilt_total") > rebuilt, 2 * BACK_S)
     sys.stdout.write(f"session rebuilt: {gone}, {held(guarded)} pages held\n")
     assert httpx.get(f"{guarded.decode}/server_info", timeout=60, trust_env=False).status_code == 200
+
+
+def refusals(pair: Pair) -> int:
+    """Count what was refused, but for what clients had given up themselves."""
+    return decisions(pair, "refuse") - decisions(pair, "refuse", guard="tombstone")
 
 
 def signal_all(pair: Pair, role: str, which: signal.Signals) -> None:

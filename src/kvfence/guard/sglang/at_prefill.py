@@ -150,8 +150,9 @@ class AtPrefill:
             return original(manager, room, pages, *given, **named)
         self._wiring.watcher.see(Posted(self.state.attempt_in(room), len(pages)))
         if self._enforces and not self.state.is_expected(room):
-            reason = "no decode with this key and version waits for it"
-            self._wiring.tally.refuse(room, "layout-agrees", reason, enforced=True)
+            given_up = self.state.was_given_up(room)
+            reason = "decode waits for it no more" if given_up else "no decode with this key and version waits for it"
+            self._wiring.tally.refuse(room, "tombstone" if given_up else "layout-agrees", reason, enforced=True)
             self._wiring.fail(room, f"kvfence: {reason}")
             return None
         if not self._wiring.at_pool.are_granted(pages):

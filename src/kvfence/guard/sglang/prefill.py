@@ -49,6 +49,7 @@ class PrefillState:
         self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
         self._revoked: OrderedDict[AttemptId, None] = OrderedDict()
         self._asked: OrderedDict[AttemptId, None] = OrderedDict()
+        self._given_up: OrderedDict[int, None] = OrderedDict()
         self._open: OrderedDict[int, None] = OrderedDict()
 
     # ---- what decode says ----
@@ -78,6 +79,7 @@ class PrefillState:
                 self._asked.popitem(last=False)
             refused = self._refused.get(offer.room)
             if refused is None and endpoint in self._peers and offer.attempt not in self._revoked:
+                self._given_up.pop(offer.room, None)
                 self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
                 while len(self._rooms) > ROOMS_MAX:
                     self._rooms.popitem(last=False)
@@ -90,8 +92,10 @@ class PrefillState:
         """
         with self._lock:
             self._revoked[revoked.attempt] = None
-            while len(self._revoked) > REVOKED_MAX:
-                self._revoked.popitem(last=False)
+            self._given_up[revoked.room] = None
+            for remembered in (self._revoked, self._given_up):
+                while len(remembered) > REVOKED_MAX:
+                    remembered.popitem(last=False)
             sending = self._rooms.get(revoked.room)
             if sending is not None:
                 sending.offers = {at: one for at, one in sending.offers.items() if one.attempt != revoked.attempt}
@@ -146,6 +150,10 @@ class PrefillState:
         """Give the attempt that a room is sent for; None where nobody waits for it."""
         sending = self._rooms.get(room)
         return next((offer.attempt for offer in sending.offers.values()), None) if sending is not None else None
+
+    def was_given_up(self, room: int) -> bool:
+        """Has decode asked for this room, and given it up?"""
+        return room in self._given_up
 
     def is_expected(self, room: int) -> bool:
         """Has a decode with a guard asked for this room?"""
