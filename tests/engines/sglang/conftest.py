@@ -17,7 +17,7 @@ RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
 TRACES = "traces"
 
 SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "60"}
-"""The engine's own time-outs are five minutes; cases that wait them out should not take that long, on busy machines too."""
+"""The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
 
 Running = Callable[..., AbstractContextManager[Pair]]
 

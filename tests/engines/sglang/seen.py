@@ -1,4 +1,4 @@
-"""What a pair shows of itself: the guard's counts, and how much of a pool is in use."""
+"""What a pair shows of itself: the guard's counts, and what replay says of its traces."""
 
 import json
 import re
@@ -29,11 +29,6 @@ def decisions(pair: Pair, answer: str, **labels: str) -> int:
 def held(pair: Pair) -> int:
     """Give how many of decode's pages are in quarantine."""
     return int(total(pair.decode, "kvfence:guard_quarantined_pages"))
-
-
-def used(url: str) -> float:
-    """Give how many tokens of a pool are in use; SGLang says so when it has done something."""
-    return total(url, "sglang:kv_used_tokens")
 
 
 def rulings(pair: Pair) -> dict[str, str]:
