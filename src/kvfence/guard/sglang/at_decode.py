@@ -12,6 +12,7 @@ from kvfence.guard.messages import Drained, Message, Offer, Promise, RefusedAtPr
 from kvfence.guard.sglang import session
 from kvfence.guard.sglang.at_prefill import INTRODUCTION
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
+from kvfence.guard.sglang.engine import TOLD
 from kvfence.guard.sglang.quarantine import Held, Quarantine
 from kvfence.guard.sglang.sockets import Frames, WriteSocket
 from kvfence.protocol import messages
@@ -224,7 +225,7 @@ class AtDecode:
         return self._running.get(str(req.rid))
 
     def _refused(self, room: int, reason: str) -> Any:
-        cast(DecodeState, self.state).refuse(room, Refusal(f"kvfence: {reason}", HTTPStatus.BAD_GATEWAY))
+        cast(DecodeState, self.state).refuse(room, Refusal(f"kvfence: {reason}", TOLD))
         self._fail(room, reason)
         return self._wiring.engine.poll("Failed")
 
@@ -244,7 +245,6 @@ class AtDecode:
             return original(req, *given, **named)
         held = self._held(owed)
         if not held.is_quiet:
-            self._see(Returning(held.attempt))
             self._see(Said(messages.Abort(held.attempt)))
         held.give_back.append(lambda: original(req, *given, **named))
         self.quarantine.hold(held)

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPrefill, Revoke, Unknown
+from kvfence.guard.sglang.engine import TOLD
 from kvfence.guard.sglang.memory import Pages
 from kvfence.guard.sglang.prefill import PrefillState
 from kvfence.guard.sglang.sockets import Frames
@@ -120,7 +121,7 @@ class AtPrefill:
                 return original(queue, req, *given, **named)
             reason = "another request is open in this room"
             self._wiring.tally.refuse(room, "attempt-is-current", reason, enforced=True)
-            self._wiring.engine.prepare_abort(req, f"kvfence: {reason}", HTTPStatus.CONFLICT)
+            self._wiring.engine.prepare_abort(req, f"kvfence: {reason}", HTTPStatus.BAD_REQUEST)
             queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
             return None
         self._wiring.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=enforces)
@@ -178,7 +179,7 @@ class AtPrefill:
         """A room's pages are not what they were granted for: nothing of it is sent, and decode is told."""
         if self.state is None or not room:
             return
-        refused = RefusedAtPrefill(room, HTTPStatus.BAD_GATEWAY, reason)
+        refused = RefusedAtPrefill(room, TOLD, reason)
         for endpoint in self.state.refuse(refused):
             self._wiring.send(endpoint, refused)
         self._wiring.fail(room, reason)

@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+TOLD = 500
+"""How the guard's own refusals reach clients: 0.5.19 tells of 400, 500 and 503 alone, and makes of others a 200."""
+
 
 class Engine(Protocol):
     """SGLang, as far as the guard calls it."""
@@ -71,7 +74,7 @@ class SGLang:
             FINISH_ABORT,
         )
 
-        req.to_finish = FINISH_ABORT(message, HTTPStatus.BAD_GATEWAY)
+        req.to_finish = FINISH_ABORT(message, HTTPStatus(TOLD))
 
     def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
         """Give which flags hold on every rank of a group, by the vote that SGLang takes on its transfers."""

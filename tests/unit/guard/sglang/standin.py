@@ -62,7 +62,7 @@ class StandInEngine:
 
     def finish_abort(self, req: Any, message: str) -> None:
         """End a running request."""
-        req.to_finish = FINISH_ABORT(message, 502)
+        req.to_finish = FINISH_ABORT(message, 500)
 
     def agree(self, flags: Sequence[bool], _group: Any) -> list[bool]:
         """This rank's flags, and those of another rank where a test has set them."""

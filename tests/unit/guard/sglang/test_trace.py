@@ -56,6 +56,20 @@ def test_what_was_refused_and_what_was_given_up_conform(tracing: dict[str, Any],
     assert [trace.verdict for trace in found.traces] == [Ruling.CONFORMING] * 2, found
 
 
+def test_a_refusal_that_decode_hears_in_time_conforms(tracing: dict[str, Any], tmp_path: Path) -> None:
+    """Decode has offered its pages when prefill's refusal comes; they go back once, when prefill has vouched."""
+    pair, asked = Pair(tracing, tracing), Req(7, 12)
+    pair.decode.submit(asked)
+    pair.decode.turn()
+    pair.prefill.pump()
+    pair.decode.turn()
+    pair.prefill.submit(Req(7, 12, refused="too long"))
+    pair.settle(4)
+    assert not pair.decode.is_holding
+    found = judged(pair, tmp_path)
+    assert [trace.verdict for trace in found.traces] == [Ruling.CONFORMING] * 2, found
+
+
 def test_the_incident_in_observe_is_rejected(tracing: dict[str, Any], tmp_path: Path) -> None:
     """Nothing was refused, so that the trace tells which properties broke, at which role."""
     observing = {**tracing, "mode": "observe"}

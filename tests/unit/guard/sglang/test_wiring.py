@@ -75,7 +75,9 @@ def test_a_shortened_prompt_is_refused() -> None:
     """A sender that shortened the prompt by itself has fewer tokens than decode reserved."""
     pair, asked, short = Pair(), Req(7, 12), Req(7, 8)
     pair.hand_off(asked, [3, 9], at_prefill=short)
-    assert "prefill sent 8 tokens in 2 pages, decode reserved 12 in 3" in pair.decode.answers[0].finished_reason.message
+    refusal = pair.decode.answers[0].finished_reason
+    assert "prefill sent 8 tokens in 2 pages, decode reserved 12 in 3" in refusal.message
+    assert refusal.status_code in (400, 500, 503), "0.5.19 makes a 200 of every other"
 
 
 def test_a_first_token_that_changed_on_the_way_is_refused() -> None:
@@ -291,7 +293,7 @@ def test_a_second_request_in_an_open_room_at_prefill_is_refused() -> None:
     pair.offer(req)
     pair.prefill.submit(second)
     assert pair.prefill.queue == [req]
-    assert second.finished_reason.status_code == 409
+    assert second.finished_reason.status_code == 400
 
 
 def test_a_room_that_was_used_can_be_used_again() -> None:
