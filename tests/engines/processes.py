@@ -69,6 +69,10 @@ class Processes:
                     pass
                 time.sleep(1)
 
+    def group(self, name: str) -> int:
+        """Give a process's group, itself with all its children."""
+        return self._started[name].pid
+
     def is_running(self, name: str) -> bool:
         """Has this one been started, and not ended?"""
         process = self._started.get(name)

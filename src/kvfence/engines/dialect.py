@@ -4,10 +4,10 @@ Implemented by ``sglang.py`` and ``vllm.py``, and by nothing else: the rest of t
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import httpx
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct, ValidationError, json
 
 from kvfence.core.request import Request, without_content
 from kvfence.core.settings import Role
@@ -77,6 +77,38 @@ class Heard(Struct, frozen=True):
     words: EngineWords | None = None
 
     __repr__ = without_content
+
+
+class Failure(Struct, frozen=True):
+    """An error as both engines word it in an event."""
+
+    message: str = ""
+    code: int | None = None
+
+    __repr__ = without_content
+
+
+class Event(Struct, frozen=True):
+    """What every event may be: an error in place of an answer."""
+
+    error: Failure | None = None
+
+    __repr__ = without_content
+
+
+E = TypeVar("E", bound=Event)
+
+
+def read_event(data: bytes, kind: type[E]) -> E | Heard:
+    """Read one event, or give the end that it is: it cannot be read, or is an error."""
+    try:
+        event = json.decode(data, type=kind)
+    except (DecodeError, ValidationError):
+        return Heard(reason=EndReason.TRANSFER_FAILED)
+    if event.error is not None:
+        words = EngineWords(event.error.code or 500, event.error.message)
+        return Heard(reason=EndReason.TRANSFER_FAILED, words=words)
+    return event
 
 
 Reader = Callable[[bytes], Heard]

@@ -7,8 +7,7 @@ for: one attempt (``handoff.py``) or the workers (``fleet.py``).
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -23,7 +22,7 @@ from kvfence.engines.fleet import Fleet
 from kvfence.engines.handoff import Handoff, Outcome
 from kvfence.protocol.admission import Capacity, Load, Refuse, decide
 from kvfence.protocol.messages import EndReason
-from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
+from kvfence.runtime.generation import EndOut, Generations, TokensOut, WorkerState
 from kvfence.runtime.salts import Salter
 from kvfence.runtime.stages import Journeys
 
@@ -71,7 +70,7 @@ class _Open(Struct):
             self.queue.put_nowait((self.index, item))
 
 
-class EngineDispatcher:
+class EngineDispatcher(Generations):
     """Dispatches generations to pairs. ``handoffs``: what runs an attempt. Owner: one event loop."""
 
     def __init__(
@@ -108,12 +107,6 @@ class EngineDispatcher:
     def workers(self) -> tuple[WorkerState, ...]:
         """Every worker, ready or not."""
         return self.fleet.states()
-
-    async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
-        """Yield tokens, then one ``EndOut``; see ``Generations.generate``."""
-        async with aclosing(self.generate_together((request,))) as items:
-            async for _, item in items:
-                yield item
 
     async def generate_together(
         self, requests: Sequence[Request]

@@ -11,7 +11,7 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, SamplingParams, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said, Spot
+from kvfence.engines.dialect import Call, Event, Heard, Order, Pair, Reader, Said, Spot, read_event
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.evidence.sglang import INPUT_MARGIN
@@ -57,15 +57,9 @@ class _Meta(Struct, frozen=True):
     output_top_logprobs: list[list[tuple[float | None, int, Any]] | None] = []
 
 
-class _Error(Struct, frozen=True):
-    message: str = ""
-    code: int | None = None
-
-
-class _Answer(Struct, frozen=True):
+class _Answer(Event, frozen=True):
     meta_info: _Meta = _Meta()
     output_ids: list[int] = []
-    error: _Error | None = None
 
 
 _REASONS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
@@ -143,13 +137,9 @@ class _Stream:
 
     def read(self, data: bytes) -> Heard:
         """Read one event."""
-        try:
-            answer = json.decode(data, type=_Answer)
-        except (DecodeError, ValidationError):
-            return Heard(reason=EndReason.TRANSFER_FAILED)
-        if answer.error is not None:
-            words = EngineWords(answer.error.code or 500, answer.error.message)
-            return Heard(reason=EndReason.TRANSFER_FAILED, words=words)
+        answer = read_event(data, _Answer)
+        if isinstance(answer, Heard):
+            return answer
         meta, finish = answer.meta_info, answer.meta_info.finish_reason
         num_new = meta.completion_tokens - self._num_read
         self._num_read = meta.completion_tokens

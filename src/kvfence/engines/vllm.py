@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Heard, Order, Pair, Reader, Said, Spot
+from kvfence.engines.dialect import Call, Event, Heard, Order, Pair, Reader, Said, Spot, read_event
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.protocol.messages import EndReason
-from kvfence.runtime.generation import EngineWords, TokensOut
+from kvfence.runtime.generation import TokensOut
 
 MODELS, METRICS, COMPLETIONS = "/v1/models", "/metrics", "/v1/completions"
 CACHE_CONFIG = "vllm:cache_config_info"
@@ -61,15 +61,9 @@ class _Choice(Struct, frozen=True):
     finish_reason: str | None = None
 
 
-class _Error(Struct, frozen=True):
-    message: str = ""
-    code: int | None = None
-
-
-class _Answer(Struct, frozen=True):
+class _Answer(Event, frozen=True):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: _Error | None = None
     kv_transfer_params: dict[str, Any] | None = None
 
 
@@ -138,13 +132,9 @@ class VllmDialect:
 
 
 def _read(data: bytes, *, num_top: int) -> Heard:
-    try:
-        answer = json.decode(data, type=_Answer)
-    except (DecodeError, ValidationError):
-        return Heard(reason=EndReason.TRANSFER_FAILED)
-    if answer.error is not None:
-        words = EngineWords(answer.error.code or 500, answer.error.message)
-        return Heard(reason=EndReason.TRANSFER_FAILED, words=words)
+    answer = read_event(data, _Answer)
+    if isinstance(answer, Heard):
+        return answer
     num_prompt = answer.usage.prompt_tokens if answer.usage is not None else None
     if not answer.choices:
         return Heard(num_prompt)

@@ -6,7 +6,7 @@ placeholder's pass ends. Implements ``runtime.generation.Generations``; no tags,
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
@@ -72,7 +72,9 @@ class SingleNode:
         finally:
             await self._release(running)
 
-    async def generate_together(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, TokensOut | EndOut]]:
+    async def generate_together(
+        self, requests: Sequence[Request]
+    ) -> AsyncGenerator[tuple[int, TokensOut | EndOut], None]:
         """Run several, one after the other."""
         for index, request in enumerate(requests):
             async with aclosing(self.generate(request)) as items:

@@ -6,8 +6,7 @@ workers (``supervisor.py``), which tells this who lives.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,7 +26,7 @@ from kvfence.protocol.handoff import GatewayHandoff
 from kvfence.protocol.messages import Dispatch, EndReason, Envelope, Floor, Offer
 from kvfence.protocol.node import Lives
 from kvfence.protocol.routing import Placement
-from kvfence.runtime.generation import EndOut, TokensOut, WorkerState
+from kvfence.runtime.generation import EndOut, Generations, TokensOut, WorkerState
 from kvfence.runtime.owners import Owners
 from kvfence.runtime.placement import Peer, place_on
 from kvfence.runtime.resend import Resender
@@ -61,7 +60,7 @@ class Generation(Struct):
         self.queue.put_nowait((self.index, item))
 
 
-class Dispatcher:
+class Dispatcher(Generations):
     """Dispatches generations to the current workers.
 
     Owner:
@@ -209,12 +208,6 @@ class Dispatcher:
     def workers(self) -> tuple[WorkerState, ...]:
         """Every worker, ready or not."""
         return self._states
-
-    async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
-        """Yield tokens, then one ``EndOut``; see ``Generations.generate``."""
-        async with aclosing(self.generate_together((request,))) as items:
-            async for _, item in items:
-                yield item
 
     async def generate_together(
         self, requests: Sequence[Request]

@@ -3,7 +3,8 @@
 Not for: HTTP shapes (``gateway/``) or deciding who owns a page (``protocol/``).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from msgspec import Struct
@@ -77,11 +78,13 @@ class Generations(Protocol):
         """Every worker, ready or not."""
         ...
 
-    def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
+    async def generate(self, request: Request) -> AsyncIterator[TokensOut | EndOut]:
         """Yield tokens, then one ``EndOut``; it starts when first asked. Closing it early cancels the request."""
-        ...
+        async with aclosing(self.generate_together((request,))) as items:
+            async for _, item in items:
+                yield item
 
-    def generate_together(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, TokensOut | EndOut]]:
+    def generate_together(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokensOut | EndOut], None]:
         """Generate for several requests, admitted all or none; each item with the index of its request.
 
         Every request gets one ``EndOut``, or all of them one together, with index 0, where they are refused.

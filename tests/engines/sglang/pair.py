@@ -10,11 +10,8 @@ import argparse
 import os
 import secrets
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,11 +22,9 @@ import httpx
 from msgspec import Struct
 
 HERE = Path(__file__).parent
-START_S = 900
-"""Two engines import torch and SGLang in six processes: 70 s on two idle cores, minutes on busy ones."""
+sys.path.insert(0, str(HERE.parent))
 
-END_S = 20
-
+from processes import free_ports, processes  # noqa: E402
 
 OFF = MappingProxyType({"KVFENCE_GUARD": "off"})
 
@@ -69,17 +64,6 @@ class Pair(Struct, frozen=True):
     logs: Path
     meeting: int
     groups: Mapping[str, int]
-
-
-def free_ports(number: int) -> list[int]:
-    """Give ports that nobody listens on; all are held until all are known."""
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def environment(site: Site, release: str, role: str = "") -> dict[str, str]:
@@ -129,68 +113,14 @@ def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair
     """Start a pair and its router, wait until they answer, and end them with all their children."""
     ports = free_ports(5)
     prefill, decode, meeting, front, _ = ports
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, command: list[str]) -> None:
-        with (logs / f"{name}.log").open("ab") as log:
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env=environment(site, release, name),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
-
     urls = [f"http://127.0.0.1:{port}" for port in (front, prefill, decode)]
-    try:
-        start("prefill", engine_command(site, sizes, "prefill", (prefill, meeting)))
-        start("decode", engine_command(site, sizes, "decode", (decode, meeting)))
-        wait_until_ready(processes, [f"{url}/health" for url in urls[1:]], logs)
-        start("router", router_command(site, ports))
-        wait_until_ready(processes, [f"{urls[0]}/v1/models"], logs)
-        groups = {"prefill": processes[0].pid, "decode": processes[1].pid}
-        yield Pair(*urls, logs, meeting, groups)
-    finally:
-        end(processes)
-
-
-def wait_until_ready(processes: list[subprocess.Popen[bytes]], urls: list[str], logs: Path) -> None:
-    """Ask until each URL answers 200.
-
-    Raises:
-        SystemExit: a process ended, or the time is over; the logs say why.
-    """
-    deadline = time.monotonic() + START_S
-    waiting = list(urls)
-    with httpx.Client(timeout=5, trust_env=False) as client:
-        while waiting:
-            if any(process.poll() is not None for process in processes):
-                raise SystemExit(f"an engine ended at its start; see {logs}")
-            if time.monotonic() > deadline:
-                raise SystemExit(f"no answer from {waiting[0]} after {START_S} s; see {logs}")
-            try:
-                if client.get(waiting[0]).status_code == 200:
-                    waiting.pop(0)
-                    continue
-            except httpx.HTTPError:
-                pass
-            time.sleep(1)
-
-
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End each process group: asked first, then killed."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        for process in reversed(processes):
-            try:
-                os.killpg(process.pid, sent)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + END_S
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-            time.sleep(0.2)
+    with processes(logs) as held:
+        for role, port in (("prefill", prefill), ("decode", decode)):
+            held.start(role, engine_command(site, sizes, role, (port, meeting)), environment(site, release, role))
+        held.wait_until_ready([f"{url}/health" for url in urls[1:]])
+        held.start("router", router_command(site, ports), environment(site, release, "router"))
+        held.wait_until_ready([f"{urls[0]}/v1/models"])
+        yield Pair(*urls, logs, meeting, {role: held.group(role) for role in ("prefill", "decode")})
 
 
 def ask(pair: Pair, content: str, max_tokens: int, timeout_s: float = 600) -> httpx.Response:

@@ -92,6 +92,15 @@ async def watch(request: Request, script: Script, state: Callable[[], str]) -> N
     script.note_closed(state())
 
 
+async def held(request: Request, script: Script, state: str) -> None:
+    """Keep an answer back as long as the script says, and note whoever leaves meanwhile."""
+    watching = asyncio.create_task(watch(request, script, lambda: state))
+    try:
+        await script.before_answer.wait()
+    finally:
+        watching.cancel()
+
+
 # ---- SGLang ----------------------------------------------------------------------------------------------------------
 
 
@@ -123,11 +132,7 @@ class SglangFake:
         body = await request.json()
         self.script.note(body)
         num_prompt = len(body["input_ids"])
-        watching = asyncio.create_task(watch(request, self.script, lambda: "in transfer"))
-        try:
-            await self.script.before_answer.wait()
-        finally:
-            watching.cancel()
+        await held(request, self.script, "in transfer")
         self.script.answered += 1
         if self.script.status != 200:
             return JSONResponse({"error": {"message": self.script.words}}, self.script.status)
@@ -222,11 +227,7 @@ class VllmFake:
     async def prefill(self, request: Request) -> Response:
         body = await request.json()
         self.script.note(body)
-        watching = asyncio.create_task(watch(request, self.script, lambda: "before transfer"))
-        try:
-            await self.script.before_answer.wait()
-        finally:
-            watching.cancel()
+        await held(request, self.script, "before transfer")
         self.script.answered += 1
         if self.script.status != 200:
             error = {"message": self.script.words, "type": "BadRequestError", "param": None, "code": self.script.status}
