@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from steps import ASKS, free_port
+from steps import ASKS, free_ports
 
 NUMBER, NEW = 6, 6
 
@@ -26,7 +26,7 @@ def make(model: str, role: str, *, guard: bool) -> tuple[Any, Any]:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     envs.disable_envs_cache()
-    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
+    os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_ports(1)[0])
     transfer = KVTransferConfig(
         kv_connector="NixlConnector",
         kv_connector_module_path="kvfence.guard.vllm" if guard else None,

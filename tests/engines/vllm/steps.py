@@ -8,15 +8,19 @@ Plays the cases that need no server, in seconds, and prints one JSON document: f
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvfence.guard.vllm import NixlConnector  # noqa: F401  fails here, and not in a worker, where a point is missing
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from processes import free_ports
 
 BLOCK, BLOCKS, LAYERS, HEADS, CONTENT = 32, 64, 4, 3, 128
 WINDOW = 40
@@ -25,13 +29,6 @@ Params = dict[str, Any]
 ASKS: Params = {"do_remote_decode": True, "do_remote_prefill": False}
 OWN, VICTIM = [*range(200, 270)], [*range(400, 470)]
 END_S = 60
-
-
-def free_port() -> int:
-    """Give a port that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 class Engine:
@@ -45,7 +42,7 @@ class Engine:
         from vllm.v1.core.sched.scheduler import Scheduler
         from vllm.v1.structured_output import StructuredOutputManager
 
-        os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_port())
+        os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(free_ports(1)[0])
         config = KVTransferConfig(
             kv_connector="NixlConnector",
             kv_connector_module_path=MODULE if guard else None,
@@ -295,7 +292,7 @@ def main(model: str) -> None:
     from vllm.config import VllmConfig, set_current_vllm_config
 
     with set_current_vllm_config(VllmConfig()):
-        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{free_port()}", 0, "gloo")
+        init_distributed_environment(1, 0, f"tcp://127.0.0.1:{free_ports(1)[0]}", 0, "gloo")
         initialize_model_parallel(1, 1)
     course = Course(model, groups=groups, kv_load_failure_policy=policy, guard=guard)
     found: dict[str, Any] = {}
