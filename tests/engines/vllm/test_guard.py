@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import cases
 import pytest
 from cases import CODE
-from pair import Pair, complete, handed_off, metric, prefilled, text_of
+from judge import Judge
+from pair import Pair, Site, complete, handed_off, metric, prefilled, text_of
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -19,6 +22,9 @@ HONEST = 200
 
 SAME = 7
 """Of ten answers."""
+
+NEAR = 0.5
+"""How far a token's logit lies below the best at most: 0.09 was seen in bfloat16."""
 
 BLOCKS = 1456
 """What a pool of 1 GiB has: 46,592 tokens, 32 a block."""
@@ -68,18 +74,23 @@ def test_honest_hand_offs_are_verified_and_answered_as_alone(guarded: Pair) -> N
     assert cases.as_alone(guarded, "same") >= SAME
 
 
-def test_honest_requests_are_not_refused(guarded: Pair) -> None:
-    """Two hundred, eight at once, of many lengths: all answered, all verified, none refused."""
+def test_honest_requests_are_not_refused(guarded: Pair, site: Site) -> None:
+    """Two hundred, eight at once, of many lengths: all verified, none refused, one in ten judged right."""
     refusals, verified = decisions(guarded.decode, "refuse"), decisions(guarded.decode, "pass", guard="digest-matches")
 
-    def one(number: int) -> int:
+    def one(number: int) -> Any:
         words = " ".join(f"item {number} {each}" for each in range(4 + number % 23))
-        return int(handed_off(guarded, f"List {number}: {words}. Next:", 6).status_code)
+        return handed_off(guarded, f"List {number}: {words}. Next:", 6, return_token_ids=True)
 
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(one, range(HONEST))) == {200}
+        answers = list(pool.map(one, range(HONEST)))
+    assert {answer.status_code for answer in answers} == {200}
     assert decisions(guarded.decode, "refuse") == refusals
     assert decisions(guarded.decode, "pass", guard="digest-matches") == verified + HONEST
+    said = [answer.json()["choices"][0] for answer in answers[::10]]
+    judge = Judge(site.model)
+    assert max(judge.gap(each["prompt_token_ids"], each["token_ids"]) for each in said) < NEAR
+    assert median(judge.gap(other["prompt_token_ids"], each["token_ids"]) for each, other in pairwise(said)) > NEAR
 
 
 @pytest.mark.parametrize(
