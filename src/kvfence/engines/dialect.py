@@ -111,6 +111,25 @@ def read_event(data: bytes, kind: type[E]) -> E | Heard:
     return event
 
 
+REASONS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
+"""How both say that an answer is whole."""
+
+
+def sampling_of(request: Request) -> dict[str, object]:
+    """Word what both call the same. Stop strings are not named: the gateway looks for them, and ends the stream."""
+    sampling = request.sampling
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "ignore_eos": sampling.ignore_eos,
+    }
+
+
 Reader = Callable[[bytes], Heard]
 """Reads the data of one event; a reader belongs to one stream."""
 

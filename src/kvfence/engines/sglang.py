@@ -11,7 +11,19 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, SamplingParams, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Event, Heard, Order, Pair, Reader, Said, Spot, read_event
+from kvfence.engines.dialect import (
+    REASONS,
+    Call,
+    Event,
+    Heard,
+    Order,
+    Pair,
+    Reader,
+    Said,
+    Spot,
+    read_event,
+    sampling_of,
+)
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.evidence.sglang import INPUT_MARGIN
@@ -62,9 +74,6 @@ class _Answer(Event, frozen=True):
     output_ids: list[int] = []
 
 
-_REASONS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
-
-
 class SglangDialect:
     """Implements ``dialect.Dialect``."""
 
@@ -113,7 +122,7 @@ class SglangDialect:
             return Said(None)
         meta, finish = answer.meta_info, answer.meta_info.finish_reason
         first = answer.output_ids[0] if answer.output_ids else None
-        if finish is not None and finish.type not in _REASONS:
+        if finish is not None and finish.type not in REASONS:
             return Said(meta.prompt_tokens, first, reason=EndReason.TRANSFER_FAILED, words=_words(finish))
         return Said(meta.prompt_tokens, first, meta.cached_tokens)
 
@@ -148,9 +157,9 @@ class _Stream:
             return Heard(reason=EndReason.TRANSFER_FAILED)
         if finish is None:
             return Heard(meta.prompt_tokens, tokens)
-        if finish.type not in _REASONS:
+        if finish.type not in REASONS:
             return Heard(None, None, EndReason.TRANSFER_FAILED, _words(finish))
-        return Heard(meta.prompt_tokens, tokens, _REASONS[finish.type])
+        return Heard(meta.prompt_tokens, tokens, REASONS[finish.type])
 
 
 def _tokens(answer: _Answer, num_new: int) -> TokensOut:
@@ -190,19 +199,11 @@ def _rid(order: Order) -> str:
 
 
 def _sampling(request: Request) -> dict[str, object]:
-    """Stop strings are not named: the gateway looks for them itself, and ends the stream."""
     sampling: SamplingParams = request.sampling
     given: dict[str, object] = {
         "max_new_tokens": request.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
+        **sampling_of(request),
         "min_new_tokens": sampling.min_tokens,
-        "ignore_eos": sampling.ignore_eos,
         "sampling_seed": sampling.seed & 0x7FFFFFFF,
     }
     if sampling.stop_token_ids:

@@ -13,7 +13,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvfence.core.errors import EvidenceError
 from kvfence.core.request import Request, TokenLogprob
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Call, Event, Heard, Order, Pair, Reader, Said, Spot, read_event
+from kvfence.engines.dialect import (
+    REASONS,
+    Call,
+    Event,
+    Heard,
+    Order,
+    Pair,
+    Reader,
+    Said,
+    Spot,
+    read_event,
+    sampling_of,
+)
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
 from kvfence.protocol.messages import EndReason
@@ -65,9 +77,6 @@ class _Answer(Event, frozen=True):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     kv_transfer_params: dict[str, Any] | None = None
-
-
-_REASONS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
 
 
 class VllmDialect:
@@ -142,7 +151,7 @@ def _read(data: bytes, *, num_top: int) -> Heard:
     tokens = TokensOut(tuple(choice.token_ids), _logprobs(choice.logprobs, num_top)) if choice.token_ids else None
     if choice.finish_reason is None:
         return Heard(num_prompt, tokens)
-    return Heard(num_prompt, tokens, _REASONS.get(choice.finish_reason, EndReason.TRANSFER_FAILED))
+    return Heard(num_prompt, tokens, REASONS.get(choice.finish_reason, EndReason.TRANSFER_FAILED))
 
 
 def _logprobs(said: _Logprobs | None, num_top: int) -> tuple[TokenLogprob, ...]:
@@ -180,22 +189,14 @@ def _pool(text: str) -> tuple[int, int]:
 
 
 def _body(model: str, order: Order) -> dict[str, object]:
-    """Stop strings are not named: the gateway looks for them itself, and ends the stream."""
     request: Request = order.request
     sampling = request.sampling
     body: dict[str, object] = {
         "model": model,
         "prompt": list(request.token_ids),
         "max_tokens": request.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
+        **sampling_of(request),
         "min_tokens": sampling.min_tokens,
-        "ignore_eos": sampling.ignore_eos,
         "seed": sampling.seed,
         "cache_salt": order.salt,
         "return_token_ids": True,
