@@ -20,6 +20,7 @@ from kvfence.cli.probe_handoff import app as handoff
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
 from kvfence.cli.render import print_error, print_note
+from kvfence.cli.shared_options import Authorities, Html, Out
 from kvfence.core.errors import SettingsError
 from kvfence.evidence.visible import plain
 
@@ -68,14 +69,11 @@ Headers = Annotated[
 ]
 Phases = Annotated[str, typer.Option(help="Some of seed,oversize,abort,pressure,prefix,replay; default: all.")]
 Price = Annotated[float | None, typer.Option(min=0.0, help="Per million tokens, for the estimate.")]
-Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")]
 Keep = Annotated[
     bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
 ]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")]
 JUnit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML.")]
 Reproducer = Annotated[Path | None, typer.Option(metavar="FILE", help="Of a leak: a script that asks again with curl.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 
 
 @app.command("run", epilog=EPILOGUE)

@@ -16,6 +16,7 @@ from msgspec import json as msgspec_json
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table
+from kvfence.cli.shared_options import Authorities, Out
 from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ kvfence probe handoff --engine vllm --prefill http://127.0.0.1:8101 --decode htt
 """
 
 Key = Annotated[str, typer.Option("--api-key-env", metavar="VAR", help="Variable that holds the workers' key.")]
-Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")]
 Keep = Annotated[bool, typer.Option("--keep-evidence", help="Keep texts that leaked; default: digests and lengths.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 
 Forged = Annotated[
     bool,

@@ -13,6 +13,7 @@ from kvfence.cli import scope_account, scope_synth
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import print_note, progress
 from kvfence.cli.scope_report import Forms, present
+from kvfence.cli.shared_options import Html, Out
 from kvfence.core.errors import SettingsError
 from kvfence.evidence.visible import plain
 
@@ -71,8 +72,6 @@ PrefillRate = Annotated[
 Memory = Annotated[str, typer.Option(help="What the query engine may take.")]
 Spill = Annotated[Path | None, typer.Option(help="Folder for what does not fit; removed afterwards.")]
 AsOf = Annotated[str | None, typer.Option(metavar="TIME", help="Leave later requests out, as if it were then.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")]
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write every request that is not clear.")]
 Names = Annotated[bool, typer.Option("--names", help="Accounts and ids as they are, not as pseudonyms.")]
 Key = Annotated[Path | None, typer.Option(metavar="FILE", help="The pseudonyms' key; made where there is none.")]

@@ -1,6 +1,7 @@
 """HTTP towards the engines: one POST answered whole, or as a stream of events; nothing is repeated here.
 
-Whoever stops listening closes the connection, which both engines take as the request's abort. Not for: what bodies say.
+Whoever stops listening closes the connection; an engine that would generate on is told first (``Dialect.abort_call``).
+Not for: what bodies say.
 """
 
 from collections.abc import AsyncGenerator

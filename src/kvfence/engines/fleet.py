@@ -200,10 +200,6 @@ class Fleet:
     def _of(self, role: Role) -> list[Worker]:
         return [each for each in self._workers.values() if each.role == role]
 
-    def models(self) -> list[str]:
-        """Give the names under which workers serve their model."""
-        return sorted({each.measured.model for each in self._workers.values() if each.measured is not None})
-
     def states(self) -> tuple[WorkerState, ...]:
         """Show every worker, ready or not."""
         return tuple(

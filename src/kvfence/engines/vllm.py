@@ -28,20 +28,13 @@ from kvfence.engines.dialect import (
 )
 from kvfence.engines.measured import Measured
 from kvfence.engines.steering import schema_of
+from kvfence.evidence.vllm import ASK_PREFILL
 from kvfence.protocol.messages import EndReason
 from kvfence.runtime.generation import TokensOut
 
 MODELS, METRICS, COMPLETIONS = "/v1/models", "/metrics", "/v1/completions"
 CACHE_CONFIG = "vllm:cache_config_info"
 _TOKEN_NAME = "token_id:"
-_ASK_PREFILL = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 
 
 class _Model(Struct, frozen=True):
@@ -104,7 +97,7 @@ class VllmDialect:
     def prefill_call(self, pair: Pair, order: Order) -> Call:
         """Ask prefill for one token, and for what decode needs to fetch the pages."""
         body = _body(pair.prefill.measured.model, order)
-        body |= {"max_tokens": 1, "min_tokens": 0, "stream": False, "kv_transfer_params": _ASK_PREFILL}
+        body |= {"max_tokens": 1, "min_tokens": 0, "stream": False, "kv_transfer_params": ASK_PREFILL}
         return Call(pair.prefill.url + COMPLETIONS, json.encode(body))
 
     def decode_call(self, pair: Pair, order: Order, said: Said | None) -> Call:

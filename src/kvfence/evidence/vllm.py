@@ -14,6 +14,16 @@ ENGINE = "vllm"
 V0_BLOCK_TOKENS = 16
 """``--block-size`` of the engine that logged "# GPU blocks", where not set. Source: vLLM 0.2 to 0.8, EngineArgs."""
 
+ASK_PREFILL: dict[str, object] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""``kv_transfer_params`` of a request to prefill, as a proxy for NIXL words them."""
+
 ARGUMENTS: dict[str, Argument] = {
     "model": Argument("model", weight=4),
     "model_tag": Argument("model"),

@@ -216,7 +216,6 @@ class Record(Struct, frozen=True, kw_only=True):
     texts: dict[str, tuple[str, ...]]
     words: tuple[tuple[str, ...], ...] = ()
     target: Target = Target()
-    page_sizes: tuple[int, ...] = ()
     cut: Cut | None = None
     cut_why: str = ""
     seed: int = 0

@@ -16,7 +16,6 @@ from kvfence.probe.door import Door
 from kvfence.probe.exchange import Cut, Phase, Record, Target
 from kvfence.probe.markers import draw_markers
 from kvfence.probe.phases import abort, calibrate, oversize, prefix, pressure, replay, seed
-from kvfence.probe.phases.seed import PAGE_SIZES
 from kvfence.probe.plan import WEIGHTS, Plan, make_plan
 from kvfence.probe.stage import Ended, Stage
 from kvfence.probe.words import LISTS
@@ -147,7 +146,6 @@ def record_of(stage: Stage, end: Ended | None, wall_s: float) -> Record:
         texts={tenant: tuple(found) for tenant, found in texts.items()},
         words=LISTS,
         target=Target(url=door.base_url, model=door.model, path=stage.client.api.path, keys=door.key_names),
-        page_sizes=PAGE_SIZES,
         cut=end.cut if end else None,
         cut_why=end.why if end else "",
         seed=stage.seed,

@@ -269,11 +269,6 @@ def echoes(exchange: Exchange) -> bool:
     return any(sum(word in said for word in marker.split()) >= 2 for marker in exchange.ask.echo)
 
 
-def is_suspect(exchange: Exchange) -> bool:
-    """Was a prompt that asks for an echo answered without one? For the live count and for where to look closer."""
-    return exchange.trouble is None and bool(exchange.ask.echo) and not echoes(exchange)
-
-
 def _first(ends: BaseExceptionGroup[Ended]) -> Ended:
     found: BaseException = ends
     while isinstance(found, BaseExceptionGroup):

@@ -26,6 +26,14 @@ async def heard(fake: Fake, ask: Ask | None = None, patience: Patience = Patienc
         return found.exchange
 
 
+async def trickle(_: Seen, wire: Wire) -> None:
+    """Answer without an end."""
+    await wire.head(200, {"content-type": "text/event-stream"})
+    while True:
+        await wire.send(b'data: {"choices": [{"text": "a"}]}\n\n')
+        await asyncio.sleep(0.005)
+
+
 async def test_a_stream_is_heard_whole() -> None:
     """Text, times, the reason of the end and what was counted stand in the exchange."""
     async with Fake(lambda _, wire: wire.events(piece("a"), piece(" b"), piece("", "stop"), usage(7, 2))) as fake:
@@ -188,12 +196,6 @@ async def test_an_endless_answer_is_bounded_in_bytes(monkeypatch: pytest.MonkeyP
 async def test_an_endless_answer_is_bounded_in_time() -> None:
     """A stream that trickles on ends with the patience; so does a server that says nothing."""
 
-    async def trickle(_: Seen, wire: Wire) -> None:
-        await wire.head(200, {"content-type": "text/event-stream"})
-        while True:
-            await wire.send(b'data: {"choices": [{"text": "a"}]}\n\n')
-            await asyncio.sleep(0.01)
-
     async with Fake(trickle) as fake:
         assert (await heard(fake, patience=Patience(0.3))).trouble is Trouble.BROKEN
 
@@ -246,13 +248,7 @@ async def test_bytes_that_are_no_text_do_no_harm() -> None:
 async def test_a_client_that_leaves_is_seen_to_leave() -> None:
     """After so many pieces the connection is closed: the server hears of it, and it is no trouble of the server's."""
 
-    async def handler(_: Seen, wire: Wire) -> None:
-        await wire.head(200, {"content-type": "text/event-stream"})
-        while True:
-            await wire.send(b'data: {"choices": [{"text": "a"}]}\n\n')
-            await asyncio.sleep(0.005)
-
-    async with Fake(handler) as fake:
+    async with Fake(trickle) as fake:
         found = await heard(fake, ask_of(leave=2))
         async with asyncio.timeout(5):
             await fake.left.wait()

@@ -12,21 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kvfence.evidence.vllm import ASK_PREFILL
 from kvfence.probe.handoff.bench import ANSWER_TOKENS, Bench, Case
 from kvfence.probe.handoff.canary import Canary
 from kvfence.probe.handoff.errors import NotTried
 from kvfence.probe.handoff.pair import Role
 from kvfence.probe.handoff.trial import Reply, Tried
-
-ASKS: dict[str, Any] = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
-"""What a proxy puts into the request to prefill."""
 
 SHORT_MAX = 48
 LONG_MIN = 40
@@ -60,7 +51,7 @@ async def prefilled(bench: Bench, tokens: Sequence[int]) -> Params:
     Raises:
         NotTried: it refuses, or gives none.
     """
-    reply = await bench.pair.complete(Role.PREFILL, tokens, 1, {"kv_transfer_params": ASKS})
+    reply = await bench.pair.complete(Role.PREFILL, tokens, 1, {"kv_transfer_params": ASK_PREFILL})
     if reply.status != 200:
         raise NotTried(f"prefill refused an honest prompt ({reply.status}): {reply.message}")
     if not reply.params:
