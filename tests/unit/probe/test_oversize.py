@@ -1,10 +1,17 @@
-"""Where the ladder takes prompts to be lost: from answers of a model that repeats well, or badly."""
+"""The ladder: where it takes prompts to be lost, and how long it waits for one that is never answered."""
 
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from kvfence.probe.phases.oversize import lost_from
+from kvfence.probe.budget import Budget
+from kvfence.probe.client import Client
+from kvfence.probe.door import Door
+from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
+from kvfence.probe.markers import draw_markers
+from kvfence.probe.phases.oversize import Ladder, lost_from
+from kvfence.probe.stage import PATIENCE_S, Stage
 
 
 def test_one_miss_of_a_faithful_model_is_a_place_and_of_a_forgetful_one_is_not() -> None:
@@ -36,3 +43,19 @@ def test_the_place_is_found_among_misses_by_chance(echo_rate: float, seed: int) 
 def test_a_model_that_repeats_as_seldom_as_a_lost_prompt_shows_nothing() -> None:
     """Where nothing can be told apart no place is named."""
     assert lost_from([(300, False)] * 20, 0.2) is None
+
+
+async def test_one_prompt_that_is_never_answered_is_waited_for_and_no_other_as_long() -> None:
+    """Once a rung has outlasted its patience, those as long are given four times their due; shorter ones all of it."""
+    door = Door(base_url="http://127.0.0.1:9/v1", model="m", keys={"tenant-1": "", "tenant-2": ""})
+    async with Client(door, 1) as client:
+        stage = Stage(client, Budget(), draw_markers(1, door.tenants), 1)
+        stage.calibration = replace(stage.calibration, tokens_per_s=1_000.0)
+        ladder = Ladder(stage)
+        ask = Ask(number=1, tenant="tenant-1", phase=Phase.OVERSIZE, prompt="", max_tokens=8, num_tokens=1_500)
+        refused = Exchange(ask=ask, sent_s=0.0, ended_s=0.1, status=400, trouble=Trouble.REFUSED)
+        ladder.learn([refused])
+        assert ladder.patience(1_500).total_s == PATIENCE_S
+        ladder.learn([replace(refused, status=None, ended_s=PATIENCE_S, trouble=Trouble.UNREACHABLE)])
+        assert ladder.patience(1_499).total_s == PATIENCE_S
+        assert ladder.patience(1_500).total_s == pytest.approx(5.0 + 4 * 1.5)

@@ -79,8 +79,13 @@ def _narrow(found: Found, guess: int, heard: Exchange) -> Found:
     return Found(low, high, named)
 
 
-async def _try(stage: Stage, num_tokens: int, wait_s: float) -> Exchange:
+def patience_beyond(stage: Stage, num_tokens: int, wait_s: float) -> Patience:
+    """Give how long a prompt is waited for that may never be answered: so many seconds and four times its due."""
     rate = stage.calibration.tokens_per_s or SLOWEST_RATE
+    return Patience(wait_s + 4 * num_tokens / rate)
+
+
+async def _try(stage: Stage, num_tokens: int, wait_s: float) -> Exchange:
     return await stage.send(
         Canary(
             tenant=stage.tenants[0],
@@ -89,6 +94,6 @@ async def _try(stage: Stage, num_tokens: int, wait_s: float) -> Exchange:
             group="bisect",
             num_tokens=num_tokens,
             max_tokens=ANSWER_TOKENS,
-            patience=Patience(wait_s + 4 * num_tokens / rate),
+            patience=patience_beyond(stage, num_tokens, wait_s),
         )
     )

@@ -10,12 +10,13 @@ from itertools import chain, groupby
 from math import log
 from operator import itemgetter
 
-from kvfence.probe.exchange import Exchange, Phase
+from kvfence.probe.client import Patience
+from kvfence.probe.exchange import Exchange, Phase, Trouble
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
-from kvfence.probe.phases.limits import CEILING, GROWTH
+from kvfence.probe.phases.limits import CEILING, GROWTH, HURRIED_S, patience_beyond
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
-from kvfence.probe.stage import Canary, Stage, echoes
+from kvfence.probe.stage import PATIENCE_S, Canary, Stage, echoes
 
 SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
 BEYOND = (1.02, 1.1, 1.5)
@@ -44,6 +45,7 @@ class Ladder:
         self.stage = stage
         self.limit = calibration.likely_limit or UNKNOWN_LIMIT
         self.kept, self.lost = 0, self.limit + 1
+        self._hung = CEILING
         self._named: int | None = None
         self._seen: list[tuple[int, bool]] = []
         echoed, asked = calibration.echoes or (0, 0)
@@ -65,6 +67,10 @@ class Ladder:
         """Give the length of seeds: what is surely computed, a little less."""
         return max(32, (self.lost if self.is_hidden else self.limit) - 1 - self.answer_tokens)
 
+    def patience(self, height: int) -> Patience:
+        """Wait long for the first prompt that is never answered, and not again for one as long."""
+        return Patience(PATIENCE_S) if height < self._hung else patience_beyond(self.stage, height, HURRIED_S)
+
     def take(self, count: int) -> list[int]:
         """Give the next rungs."""
         return [next(self._next) for _ in range(count)]
@@ -74,6 +80,8 @@ class Ladder:
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
+            if each.trouble is Trouble.UNREACHABLE and height and each.ended_s - each.sent_s > HURRIED_S:
+                self._hung = min(self._hung, height)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
@@ -168,4 +176,5 @@ def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
         max_tokens=ladder.answer_tokens if height + ladder.answer_tokens <= ladder.limit + FEWEST else FEWEST,
         number=number // len(ladder.stage.tenants) % MARKERS_IN_TURN,
         stream=number % 4 != 3,
+        patience=ladder.patience(height),
     )
