@@ -44,7 +44,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): FORCE
 endif
 
-.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang test-vllm example-vllm bench bench-vllm clean FORCE
+.PHONY: help install serve test check test-faults test-conformance test-incident test-mooncake test-digest test-sglang test-probe-sglang test-vllm example-vllm bench bench-sglang bench-vllm clean FORCE
 FORCE:
 
 help:  ## Say what there is.
@@ -127,6 +127,9 @@ test-sglang: install $(SGLANG)/.installed  ## The guard in a real SGLang pair (R
 
 test-probe-sglang: install $(SGLANG)/.installed  ## The probe against a real SGLang pair, by URL alone (RELEASE=0.5.19).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini test_probe.py $(ARGS)
+
+bench-sglang: install $(SGLANG)/.installed  ## Requests a second of a guarded SGLang pair against a stock one, by turns (RELEASE=0.5.19; 12 GiB).
+	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/python throughput.py $(ARGS)
 
 # Pinned whole, so nothing is resolved; what SGLang needs of a GPU's libraries stays out.
 $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py

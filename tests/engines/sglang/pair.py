@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from processes import free_ports, processes  # noqa: E402
+
+KEPT_S = "600"
+"""The router keeps connections longer than the engines' five seconds, and does not ask again on a new one: of a request
+that meets a closing one, decode waits for a prefill that was never asked."""
 
 OFF = MappingProxyType({"KVFENCE_GUARD": "off"})
 
@@ -55,7 +59,8 @@ class Site(Struct, frozen=True):
 class Pair(Struct, frozen=True):
     """A running pair: URLs of the front door and of both roles, and where their logs are.
 
-    ``meeting``: the port where the roles meet. ``groups``: each role's process group.
+    ``meeting``: the port where the roles meet. ``groups``: the process group of each role and of the router.
+    ``restart``: starts a role that was killed anew, in its place, and waits until it answers.
     """
 
     url: str
@@ -64,6 +69,7 @@ class Pair(Struct, frozen=True):
     logs: Path
     meeting: int
     groups: Mapping[str, int]
+    restart: Callable[[str], None]
 
 
 def environment(site: Site, release: str, role: str = "") -> dict[str, str]:
@@ -75,6 +81,7 @@ def environment(site: Site, release: str, role: str = "") -> dict[str, str]:
         "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": "127.0.0.1",
+        "SGLANG_TIMEOUT_KEEP_ALIVE": KEPT_S,
         "MC_FORCE_TCP": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
@@ -112,15 +119,27 @@ def router_command(site: Site, ports: list[int]) -> list[str]:
 def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair]:
     """Start a pair and its router, wait until they answer, and end them with all their children."""
     ports = free_ports(5)
-    prefill, decode, meeting, front, _ = ports
-    urls = [f"http://127.0.0.1:{port}" for port in (front, prefill, decode)]
+    meeting, front = ports[2:4]
+    at = dict(zip(("prefill", "decode"), ports, strict=False))
+    urls = [f"http://127.0.0.1:{port}" for port in (front, *at.values())]
     with processes(logs) as held:
-        for role, port in (("prefill", prefill), ("decode", decode)):
-            held.start(role, engine_command(site, sizes, role, (port, meeting)), environment(site, release, role))
+
+        def start(role: str) -> None:
+            held.start(role, engine_command(site, sizes, role, (at[role], meeting)), environment(site, release, role))
+
+        def restart(role: str) -> None:
+            held.end(role)
+            start(role)
+            held.wait_until_ready([f"http://127.0.0.1:{at[role]}/health"])
+            groups[role] = held.group(role)
+
+        for role in at:
+            start(role)
         held.wait_until_ready([f"{url}/health" for url in urls[1:]])
         held.start("router", router_command(site, ports), environment(site, release, "router"))
         held.wait_until_ready([f"{urls[0]}/v1/models"])
-        yield Pair(*urls, logs, meeting, {role: held.group(role) for role in ("prefill", "decode")})
+        groups = {name: held.group(name) for name in (*at, "router")}
+        yield Pair(*urls, logs, meeting, groups, restart)
 
 
 def ask(pair: Pair, content: str, max_tokens: int, timeout_s: float = 600) -> httpx.Response:

@@ -183,7 +183,7 @@ def test_the_traces_of_all_this_conform(guarded: Pair) -> None:
 
 
 def test_a_prefill_that_is_killed_in_a_transfer_leaves_no_page_behind(guarded: Pair) -> None:
-    """The last case: nobody is left to say that the write has ended, so that decode makes its session new."""
+    """Nobody is left to say that the write has ended, so that decode makes its session new."""
     rebuilt = total(guarded.decode, "kvfence:guard_sessions_rebuilt_total")
     killed = threading.Timer(0.6, lambda: signal_all(guarded, "prefill", signal.SIGKILL))
     killed.start()
@@ -196,6 +196,16 @@ def test_a_prefill_that_is_killed_in_a_transfer_leaves_no_page_behind(guarded: P
     gone = until(lambda: total(guarded.decode, "kvfence:guard_sessions_rebuilt_total") > rebuilt, 2 * BACK_S)
     sys.stdout.write(f"session rebuilt: {gone}, {held(guarded)} pages held\n")
     assert httpx.get(f"{guarded.decode}/server_info", timeout=60, trust_env=False).status_code == 200
+
+
+def test_a_prefill_that_comes_back_is_handed_off_by_again(guarded: Pair) -> None:
+    """The last case: its successor at the same address is another life; honest requests are verified as before."""
+    guarded.restart("prefill")
+    assert until(lambda: ask(guarded, "Good morning.", 2).status_code == 200, 180)
+    passed, refused = decisions(guarded, "pass"), refusals(guarded)
+    assert [ask(guarded, f"Count to {number}.", 4).status_code for number in range(3, 9)] == [200] * 6
+    assert decisions(guarded, "pass") > passed
+    assert refusals(guarded) == refused
 
 
 def refusals(pair: Pair) -> int:

@@ -163,15 +163,14 @@ class AtDecode:
 
     def decode_admits(self, original: Any, queue: Any, req: Any, *given: Any, **named: Any) -> Any:
         """A request that is refused already, here or at prefill, reserves nothing and ends with its own words."""
-        refusal = self.state.refusal(req.bootstrap_room) if self.state is not None else None
-        own = req.to_finish
+        room, own = self._wiring.room_of(req), req.to_finish
+        refusal = self.state.refusal(room) if self.state is not None else None
         if type(own).__name__ == "FINISH_ABORT":
             refusal = Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
-        if self.state is not None and req.bootstrap_room is not None:
+        if self.state is not None and room is not None:
             self._see(AtDoor(refusal is not None))
-        if self.state is None or refusal is None or not self._enforces or req.bootstrap_room is None:
+        if self.state is None or refusal is None or not self._enforces or room is None:
             return original(queue, req, *given, **named)
-        room = int(req.bootstrap_room)
         self._wiring.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=True)
         self._wiring.engine.prepare_abort(req, refusal.message, refusal.status)
         self.state.told(room)

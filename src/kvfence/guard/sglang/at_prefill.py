@@ -110,10 +110,9 @@ class AtPrefill:
 
     def prefill_admits(self, original: Any, queue: Any, req: Any, *given: Any, **named: Any) -> Any:
         """A refused request never enters the queue: it ends with its own words, and decode is told."""
-        refusal = req.to_finish
-        if self.state is None or req.bootstrap_room is None or req.bootstrap_host == FAKE_HOST:
+        refusal, room, enforces = req.to_finish, self._wiring.room_of(req), self._enforces
+        if self.state is None or room is None or req.bootstrap_host == FAKE_HOST:
             return original(queue, req, *given, **named)
-        room, enforces = int(req.bootstrap_room), self._enforces
         refused_already = type(refusal).__name__ == "FINISH_ABORT"
         self._wiring.watcher.see(AtDoor(refused_already))
         if not refused_already:

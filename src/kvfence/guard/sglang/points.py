@@ -28,6 +28,7 @@ POINTS = (
     Point("sender-cleared", (f"{_COMMON}.CommonKVSender.clear",), "after"),
     Point("pages-sent", (f"{_MOONCAKE}.MooncakeKVManager.add_transfer_request",)),
     Point("chunk-sent", (f"{_DISAGG}.prefill.SchedulerDisaggregationPrefillMixin.send_kv_chunk",), "before"),
+    Point("request-read", (f"{_SCHEDULER}.handle_generate_request",), "before"),
     Point("prefill-admits", (f"{_DISAGG}.prefill.PrefillBootstrapQueue.add",)),
     Point("decode-admits", (f"{_DECODE}.DecodePreallocQueue.add",)),
     Point("decode-reserves", (f"{_DECODE}.alloc_for_decode_prealloc",), "before"),

@@ -58,7 +58,7 @@ class Tables:
         self._known = np.zeros(rows, dtype=np.int64)
         self._seen = np.full(rows, -1, dtype=np.int64)
         self._owners = [""] * rows
-        self._places = np.zeros(len(serials.serial), dtype=np.int64)
+        self._places = np.zeros(len(serials.serial), dtype=np.int32)
         self._cursor = 0
         self._last = serials.last
 
@@ -75,15 +75,17 @@ class Tables:
         stale = self._seen[batch.rows] < self._serials.alarms
         found = [wrong]
         if stale.any():
-            for start, end in _windows(WINDOW_PAGES, ends):
-                more = self._compare(batch.rows, ends, start, end)
-                bad |= more.bad
-                found.append(more.pages)
-                read += more.num_pages
+            cut = _Cut(WINDOW_PAGES, ends)
+            pieces = range(cut.number)
             self._seen[batch.rows] = self._serials.alarms
         else:
-            more = self._sweep(batch.rows, ends)
-            bad |= more.bad
+            cut = _Cut(SWEEP_PAGES, ends)
+            self._cursor = (self._cursor + 1) % max(1, cut.number)
+            pieces = range(self._cursor, min(self._cursor + 1, cut.number))
+        for number in pieces:
+            some, columns = cut.piece(number)
+            more = self._compare(batch.rows[some], ends[some], columns)
+            bad[some] |= more.bad
             found.append(more.pages)
             read += more.num_pages
         self._last = self._serials.last
@@ -135,13 +137,8 @@ class Tables:
         twice = new[self._places[new] != at]
         return np.isin(pages, twice) if len(twice) else np.zeros(len(pages), dtype=np.bool_)
 
-    def _sweep(self, rows: Ints, ends: Ints) -> Looked:
-        windows = _windows(SWEEP_PAGES, ends)
-        self._cursor = (self._cursor + 1) % max(1, len(windows))
-        return self._compare(rows, ends, *windows[self._cursor]) if windows else _nothing(len(rows))
-
-    def _compare(self, rows: Ints, ends: Ints, start: int, end: int) -> Looked:
-        columns = slice(start, end)
+    def _compare(self, rows: Ints, ends: Ints, columns: slice) -> Looked:
+        start, end = columns.start, columns.stop
         pages = self._slots[rows, start * self._page_size : end * self._page_size : self._page_size]
         if self._page_size > 1:
             pages = pages // self._page_size
@@ -166,11 +163,21 @@ class Tables:
         self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
 
 
-def _nothing(num_rows: int) -> Looked:
-    return Looked(np.zeros(num_rows, dtype=np.bool_), _NONE, 0)
+class _Cut:
+    """A batch's tables in pieces of at most so many pages: as few of its requests, and as long a run, as will do.
 
+    A run of one table lies together in memory; a few columns of every table would be fetched from as many places.
+    """
 
-def _windows(num_pages: int, ends: Ints) -> list[tuple[int, int]]:
-    """Give columns of all rows in pieces of about so many pages."""
-    width, longest = max(1, num_pages // max(1, len(ends))), int(ends.max(initial=0))
-    return [(start, min(start + width, longest)) for start in range(0, longest, width)]
+    def __init__(self, num_pages: int, ends: Ints) -> None:
+        self._longest = int(ends.max(initial=0))
+        self._width = max(1, min(self._longest, num_pages))
+        self._height = max(1, num_pages // self._width)
+        self._across = -(-self._longest // self._width)
+        self.number = self._across * -(-len(ends) // self._height)
+
+    def piece(self, number: int) -> tuple[slice, slice]:
+        """Give which requests, and which columns of theirs."""
+        down, across = divmod(number, self._across)
+        top, left = down * self._height, across * self._width
+        return slice(top, top + self._height), slice(left, min(left + self._width, self._longest))

@@ -45,6 +45,7 @@ class Wiring:
         self.at_prefill = AtPrefill(self)
         self.at_decode = AtDecode(self)
         self.at_pool = AtPool(self)
+        self._asked: Any = None
         self._hooked: Sequence[str] = ()
         self._tally: Tally | None = None
         self._watcher: Watcher | None = None
@@ -81,6 +82,17 @@ class Wiring:
             self._watcher = self._watch("decode", decode.incarnation, memory, limits[1])
             self.at_decode.begin(decode, memory.num_pages)
         manager.server_socket = ReadSocket(manager.server_socket, self._read)
+
+    def request_read(self, _scheduler: Any, asked: Any, *_given: Any, **_named: Any) -> None:
+        """Note which question the engine makes a request of: one that it refuses at once may lack its room."""
+        self._asked = asked
+
+    def room_of(self, req: Any) -> int | None:
+        """Give the room that a request was asked in; None where there is none."""
+        room = req.bootstrap_room
+        if room is None and self._asked is not None and self._asked.rid == req.rid:
+            room = self._asked.bootstrap_room
+        return None if room is None else int(room)
 
     def _watch(self, role: Place, life: Incarnation, memory: PageMemory, context_tokens: int) -> Watcher:
         """Begin this process's trace; prefill does not tell when its own pages go back."""

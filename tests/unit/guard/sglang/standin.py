@@ -78,11 +78,14 @@ class Req:
     """A request as both roles know it."""
 
     def __init__(self, room: int, num_tokens: int, refused: str = "") -> None:
-        self.rid, self.bootstrap_room, self.bootstrap_host = f"r{room}-{id(self)}", room, "127.0.0.1"
+        self.rid = f"r{room}-{id(self)}"
+        self.bootstrap_room: Any = room
+        self.bootstrap_host: Any = "127.0.0.1"
         self.num_tokens = num_tokens
         self.origin_input_ids = [0] * (1 if refused else num_tokens)
         self.to_finish = FINISH_ABORT(refused, 400) if refused else None
         self.finished_reason: Any = None
+        self.is_of_no_session = False
         self.return_logprob = False
         self.extend_end = len(self.origin_input_ids)
         self.kv = SimpleNamespace(req_pool_idx=None, kv_allocated_len=0)
@@ -187,6 +190,13 @@ class Side:
         changed = hook(result, *given, **named)
         return result if changed is None else changed
 
+    def _make(self, req: Req) -> None:
+        """Make a request of a question; one that names a session which is not there loses its room, as SGLang's do."""
+        asked = SimpleNamespace(rid=req.rid, bootstrap_room=req.bootstrap_room)
+        self.call("request-read", lambda _scheduler, _asked: None, self, asked)
+        if req.is_of_no_session:
+            req.bootstrap_room = req.bootstrap_host = None
+
     def record_failure(self, room: int, reason: str) -> None:
         """Remember why a room failed."""
         self.failures[room] = reason
@@ -241,6 +251,7 @@ class Prefill(Side):
 
     def submit(self, req: Req) -> None:
         """A request arrives; a refused one too, with a stub for its prompt."""
+        self._make(req)
         self.call("prefill-admits", lambda _queue, one: self._add(one), self, req)
 
     def _add(self, req: Req) -> None:
@@ -358,6 +369,7 @@ class Decode(Side):
 
     def submit(self, req: Req) -> None:
         """A request arrives."""
+        self._make(req)
         self.call("decode-admits", lambda _queue, one: self._add(one), self, req)
 
     def _add(self, req: Req) -> None:

@@ -47,6 +47,36 @@ def test_the_incident_is_a_400_at_both_roles() -> None:
     assert len(pair.decode.free) == PAGES
 
 
+def of_no_session(room: int) -> Req:
+    """Give a request that SGLang refuses while it makes it, and makes without its room."""
+    req = Req(room, 12, refused="session id nobody does not exist")
+    req.is_of_no_session = True
+    return req
+
+
+def test_a_refused_request_without_its_room_is_ended_at_both_roles() -> None:
+    """SGLang drops the room of a request whose session is not there: who waits in that room is told all the same."""
+    pair, asked = Pair(), Req(7, 12)
+    pair.offer(asked, at_prefill=of_no_session(7))
+    pair.settle()
+    assert not pair.prefill.queue
+    assert [req.finished_reason.message for req in pair.decode.answers] == ["session id nobody does not exist"]
+    assert len(pair.decode.free) == PAGES
+    pair.decode.submit(of_no_session(8))
+    assert not pair.decode.waiting
+    assert [req.finished_reason.status_code for req in pair.decode.answers] == [400, 400]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_without_the_question_it_waits_in_a_room_that_nobody_comes_to(role: str) -> None:
+    """As shipped: it stands in the queue until a time-out, and nobody knows whom to tell."""
+    pair = Pair(**{role: {"without": {"request-read"}}})
+    side = getattr(pair, role)
+    side.submit(of_no_session(7))
+    assert not side.answers
+    assert side.queue or side.waiting
+
+
 def test_without_both_guards_the_incident_is_an_answer_from_pages_that_nobody_wrote() -> None:
     """As shipped, the stub's one page is enough for decode to go on with three."""
     pair, asked, stub = Pair(prefill=OFF, decode=OFF), Req(7, 12), Req(7, 12, refused=LONG)
