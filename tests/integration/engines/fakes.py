@@ -39,6 +39,7 @@ class Script:
         self.closed: list[str] = []
         self.closing = asyncio.Event()
         self.course: list[str] = []
+        self.aborted: set[str] = set()
         self.answered = 0
         self.status = 200
         self.words = "Internal server error"
@@ -190,9 +191,13 @@ class SglangFake:
         finally:
             if not ended:
                 self.script.note_closed("settled" if room.is_set() else "in transfer")
+                if body["rid"] not in self.script.aborted:  # as 0.5.19 does with a stream that is closed
+                    self.script.course.append("generates on")
 
     async def abort(self, request: Request) -> Response:
-        self.script.course.append(f"abort {(await request.json())['rid'] == self.script.bodies[-1]['rid']}")
+        name = (await request.json())["rid"]
+        self.script.aborted.add(name)
+        self.script.course.append(f"abort {name == self.script.bodies[-1]['rid']}")
         return Response()
 
     def app(self) -> Starlette:

@@ -1,15 +1,19 @@
 """The gateway before an SGLang pair; each guarantee once more with its guard away."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
 
 from kvfence.core.errors import RemoteProtocolError
 from kvfence.core.limits import Limits
+from kvfence.core.request import Request
 from kvfence.core.settings import Role
-from kvfence.engines.dialect import Order, Pair, Said
-from kvfence.engines.fleet import Fleet, Looking, Sample
+from kvfence.engines.dialect import Call, Order, Pair, Said, Spot
+from kvfence.engines.fleet import MISSED_MAX, Fleet, Looking, Sample, Worker
 from kvfence.engines.handoff import GONE, Handoff, Listener, Outcome
 from kvfence.engines.measured import Measured
 from kvfence.engines.sglang import SglangDialect
@@ -220,6 +224,23 @@ async def test_a_client_that_leaves_ends_no_leg_before_the_transfer_has_settled(
     )
 
 
+class Mute(SglangDialect):
+    """The guard away: a leg is ended by closing its connection, and by nothing else."""
+
+    def abort_call(self, spot: Spot, order: Order) -> Call | None:
+        return None
+
+
+async def test_a_leg_that_is_closed_without_a_word_generates_on(prefill: Script, decode: Script) -> None:
+    """Nobody reads what decode goes on to write, and its pages stay taken until the last token."""
+    decode.before_end.clear()
+    async with standing(Build([prefill], [decode], Mute())) as site:
+        await leave_when(site, request_of(), decode.asked)
+        async with asyncio.timeout(5):
+            await decode.closing.wait()
+    assert decode.course == ["closed", "generates on"]
+
+
 async def test_without_waiting_a_leg_is_ended_while_pages_move(prefill: Script, decode: Script) -> None:
     """Decode frees pages into which prefill still writes."""
     prefill.before_answer.clear()
@@ -322,6 +343,41 @@ async def test_whoever_waits_for_a_worker_that_says_nothing_is_told(prefill: Scr
         await site.dispatcher.drain(5)
     assert decode.closed == ["settled"]
     assert site.dispatcher.outcomes["worker_lost"] == 1
+
+
+class Hopeful(Fleet):
+    """The guard away: who waits for a worker is told of no look that it did not answer. ``gone``: many were not."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.gone = asyncio.Event()
+
+    @contextmanager
+    def holding(self, pair: Pair, request: Request) -> Iterator[asyncio.Event]:
+        with super().holding(pair, request):
+            yield asyncio.Event()
+
+    async def _look(self, worker: Worker) -> None:
+        await super()._look(worker)
+        if worker.num_missed > MISSED_MAX:
+            self.gone.set()
+
+
+async def test_without_the_looks_whoever_waits_is_told_nothing(prefill: Script, decode: Script) -> None:
+    """The worker is known to be gone, and its request is waited for until the deadline."""
+    prefill.before_answer.clear()
+    looking = Looking(every_s=0.05, again_s=0.05, timeout_s=0.3)
+    build = Build([prefill], [decode], SglangDialect(), fleets=Hopeful, looking=looking)
+    async with standing(build) as site, asyncio.timeout(15):
+        asked = asyncio.create_task(read_all(site, request_of()))
+        await decode.asked.wait()
+        prefill.before_look.clear()
+        assert isinstance(site.dispatcher.fleet, Hopeful)
+        await site.dispatcher.fleet.gone.wait()
+        assert not asked.done()
+        prefill.before_look.set()
+        prefill.before_answer.set()
+        assert await asked == (b"good", EndReason.STOP)
 
 
 async def test_a_url_of_the_other_role_gets_nothing(decode: Script) -> None:
