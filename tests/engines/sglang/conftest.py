@@ -2,8 +2,8 @@
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,11 @@ TRACES = "traces"
 SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "60"}
 """The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
 
-Running = Callable[..., AbstractContextManager[Pair]]
+
+def pytest_configure() -> None:
+    """End the engines where the run is ended, also in the background, where shells let SIGINT be ignored."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
