@@ -19,7 +19,7 @@ class Point(Struct, frozen=True):
 def found(point: Point) -> str | None:
     """Give the first of a point's names that stands in the installed release; None where none does.
 
-    A method counts where it is written, not where it is inherited.
+    A method counts where it is written, not where it is inherited; so does a field that a class annotates.
     """
     return next((name for name in point.names if _is_there(name)), None)
 
@@ -30,4 +30,4 @@ def _is_there(name: str) -> bool:
         owner = pkgutil.resolve_name(owner_name)
     except (ImportError, AttributeError):
         return False
-    return attribute in vars(owner)
+    return attribute in vars(owner) or attribute in vars(owner).get("__annotations__", ())

@@ -80,4 +80,6 @@ def _names(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.ImportFrom | ast.Import):
         return {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return {node.target.id}
     return set()

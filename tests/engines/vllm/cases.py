@@ -10,7 +10,7 @@ import httpx
 from pair import Pair, complete, handed_off, metric, prefilled, text_of
 
 CODE = "ZX-4471-QUARTZ"
-WAIT_S = 60
+WAIT_S = 120
 
 
 def secret(salt: str) -> str:

@@ -1,4 +1,4 @@
-"""Real vLLM pairs, one at a time: a pair takes two minutes to start and 7.7 GB, so that a module's cases share one."""
+"""Real vLLM pairs, one at a time: a pair takes two minutes to start and 7.7 GB, so that cases share one."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair
         yield pair
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site, key: str) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
     fenced = replace(site, guard={"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key})

@@ -85,6 +85,7 @@ class Engine:
 
     def step(self) -> None:
         """Schedule, write what a pass would write, and tell the scheduler."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         output = self.scheduler.schedule()
@@ -93,7 +94,7 @@ class Engine:
             self._write(request_id, number)
         self.worker.start_load_kv(None)
         told = KVConnectorOutput()
-        if hasattr(self.worker, "get_transfer_results"):
+        if hasattr(KVConnectorBase_V1, "get_transfer_results"):  # the guard has both
             results = self.worker.get_transfer_results(output.finished_req_ids)
             told.finished_sending, told.finished_recving = results.finished_sending, results.finished_recving
             told.failed_recving = results.failed_recving

@@ -11,7 +11,7 @@ import cases
 import pytest
 from cases import CODE
 from judge import Judge
-from pair import Pair, Site, complete, handed_off, metric, prefilled, text_of
+from pair import Pair, Site, Sizes, complete, handed_off, metric, prefilled, text_of
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -26,9 +26,7 @@ SAME = 7
 NEAR = 0.5
 """How far a token's logit lies below the best at most: 0.09 was seen in bfloat16."""
 
-BLOCKS = 1456
-"""What a pool of 1 GiB has: 46,592 tokens, 32 a block."""
-
+BLOCKS = Sizes().blocks
 SLACK = 0.5 / BLOCKS
 
 

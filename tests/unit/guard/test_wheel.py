@@ -37,6 +37,13 @@ def test_a_point_is_where_it_is_written(tmp_path: Path, modules: dict[str, str],
     assert read_wheel(make_wheel(tmp_path, modules), [POINT])[0].name == name
 
 
+def test_a_field_counts_where_a_class_annotates_it(tmp_path: Path) -> None:
+    """A data class has no other place for it."""
+    wheel = make_wheel(tmp_path, {"engine/output.py": "class Tables:\n    block_ids: dict\n    other = 1"})
+    names = ("engine.output.Tables.block_ids", "engine.output.Tables.other")
+    assert [each.name for each in read_wheel(wheel, [Point("tables", (name,)) for name in names])] == [names[0], ""]
+
+
 def test_a_name_that_a_module_imports_can_be_hooked_there(tmp_path: Path) -> None:
     """A function is called by the module that imported it, so that is where the hook stands."""
     wheel = make_wheel(tmp_path, {"engine/decode.py": "from engine.common import release as free"})

@@ -71,6 +71,10 @@ class Ledger:
                 if not holders:
                     del self._holders[block]
 
+    def followed(self, request: str) -> tuple[list[int], ...]:
+        """Give a request's table as it was followed, for releases that do not show it; of one KV cache group."""
+        return (list(self._tables.get(request, ())),)
+
     def extend(self, request: str, blocks: Iterable[int]) -> list[Broken]:
         """Add what a step adds to a request's table; give what nobody has been granted."""
         table = self._tables.setdefault(request, {})

@@ -5,13 +5,14 @@ A release that lacks one is refused by that name; a release that nobody has trie
 
 from kvfence.guard.points import Point
 
-TRIED = ("0.31.0", "0.32.0")
+TRIED = ("0.29.0", "0.31.0", "0.32.0")
 """Releases that the cases without a server (``tests/engines/vllm/steps.py``) have run on."""
 
 _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _BASE = f"{_V1}.base.KVConnectorBase_V1"
 _NIXL = f"{_V1}.nixl.connector.NixlBaseConnector"
 _POOL = "vllm.v1.core.block_pool.BlockPool"
+_TABLES = "vllm.v1.core.sched.output.KVConnectorBlockState"
 
 POINTS = (
     Point("request-comes", (f"{_NIXL}.on_new_request",)),
@@ -31,7 +32,7 @@ POINTS = (
     Point("counts-shown", (f"{_NIXL}.build_prom_metrics",)),
     Point("blocks-granted", (f"{_POOL}.get_new_blocks",)),
     Point("blocks-held", (f"{_POOL}.touch",)),
-    Point("step-tables", ("vllm.v1.core.sched.output.KVConnectorBlockState.get_block_ids",)),
+    Point("step-tables", (f"{_TABLES}.get_block_ids", f"{_TABLES}.block_ids")),
     Point("stats", (f"{_V1}.nixl.stats.NixlKVConnectorStats",)),
     Point("metrics", (f"{_V1}.nixl.stats.NixlPromMetrics",)),
 )

@@ -95,7 +95,7 @@ class SchedulerFence:
 
     def order(self, output: Any, receives: dict[str, Any]) -> Orders:
         """Check a step's tables and say what the worker has to do; a receive that cannot hold is taken out."""
-        tables: Tables = output.kv_connector_block_state.get_block_ids
+        tables = self._tables_of(output)
         orders, self._orders = self._orders, Orders()
         torn = [Broken(name, block, -1, -1) for name, block in self._decode.granted(self.ledger.granted)]
         for request_id in [name for name, each in receives.items() if any(each.local_block_ids)]:
@@ -105,6 +105,15 @@ class SchedulerFence:
         broken = [*torn, *self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
         self._check(broken, len(output.num_scheduled_tokens), orders)
         return orders
+
+    def _tables_of(self, output: Any) -> Tables:
+        """0.29 shows the tables that a step changed; for other scheduled ones stands what was followed."""
+        state = output.kv_connector_block_state
+        if hasattr(state, "get_block_ids"):
+            tables: Tables = state.get_block_ids
+            return tables
+        shown, scheduled = state.block_ids, output.num_scheduled_tokens
+        return lambda name: shown.get(name) or (self.ledger.followed(name) if name in scheduled else None)
 
     def _receive(self, request_id: str, receives: dict[str, Any], orders: Orders) -> None:
         local = receives[request_id].local_block_ids
@@ -165,8 +174,8 @@ class SchedulerFence:
             self._decode.posted(request_id)
         for request_id, holds in said.verified.items():
             self._verified(request_id, holds=holds)
-        for _ in range(said.late):
-            self.tally.refuse("unknown", "hold-source", "a decode had read blocks whose lease was over")
+        if said.late:
+            self.tally.late(said.late)
         for request_id in said.undrained:
             self._hold(request_id, "a read into them failed, and may still land")
         for request_id in failed:

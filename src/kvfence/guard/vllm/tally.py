@@ -38,6 +38,11 @@ class Tally:
         word = "refused" if self._enforces else "would refuse"
         logger.warning("kvfence %s request=%s guard=%s: %s", word, request, guard, reason)
 
+    def late(self, number: int) -> None:
+        """Count and say that decodes read blocks after their lease: refused is nothing here, decode compares bytes."""
+        self._add(f"{self._role} hold-source late", number)
+        logger.warning("kvfence late guard=hold-source: %d reads ended after their lease; decode judges them", number)
+
     def hold(self, num_blocks: int) -> None:
         """Say how many blocks more are in quarantine."""
         self._add(HELD, num_blocks)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,3 +296,35 @@ def test_a_block_granted_under_a_receive_fails_the_receive(fenced: Maker) -> Non
         decode.step([])
     assert decode.answers[request.request_id] is None
     assert counts(decode)["decode stamp-at-read refuse"] == 1
+
+
+def test_a_read_after_its_lease_is_counted_as_late_and_refuses_nobody(fenced: Maker) -> None:
+    """NIXL says at prefill that a decode has read blocks whose lease was over: what they brought decode judges."""
+    prefill, decode = pair(fenced)
+    params = prefill.run(OWN, ASKS)
+    prefill.worker._stats.data["num_notifications_after_expiry"] += [1, 1]
+    prefill.worker.get_kv_connector_stats()
+    prefill.step([])
+    found = counts(prefill)
+    assert found == {"prefill hold-source late": 2}
+    assert decode.answer(OWN, params) == OWN
+
+
+def test_a_release_that_shows_only_changed_tables_is_guarded(fenced: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.29 has a field where later ones have a method: hand-offs are verified, and a table is followed."""
+    import vllm.v1.core.sched.output as output
+
+    class Shown:
+        block_ids: dict[str, Any]
+
+        def __init__(self, tables: dict[str, Any]) -> None:
+            self.block_ids = tables
+
+    monkeypatch.setattr(output, "KVConnectorBlockState", Shown)
+    prefill, decode = pair(fenced)
+    assert decode.answer(OWN, prefill.run(OWN, ASKS)) == OWN
+    assert forged(prefill, decode) is None
+    fence = decode.scheduler._kvfence_scheduler
+    fence.ledger.extend("running", (3, 4))
+    tables = fence._tables_of(SimpleNamespace(kv_connector_block_state=Shown({}), num_scheduled_tokens={"running": 1}))
+    assert (tables("running"), tables("preempted")) == (([3, 4],), None)
