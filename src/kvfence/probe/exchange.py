@@ -148,7 +148,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     """What the first phase learned of the endpoint; None is not known.
 
     ``limit_tokens``: the longest prompt that is answered, between ``limit_low`` (answered) and ``limit_high``
-    (refused) where the bisection did not end. ``advertised_tokens``: the context that the server names, at
+    (refused) where the bisection did not end. ``unanswered_tokens``: the shortest prompt that was waited for in vain.
+    ``advertised_tokens``: the context that the server names, at
     ``/models`` or in the words of a refusal.
     ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt sent alone; ``overhead_s``: of the shortest
     prompt.
@@ -160,6 +161,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     limit_tokens: int | None = None
     limit_low: int | None = None
     limit_high: int | None = None
+    unanswered_tokens: int | None = None
     advertised_tokens: int | None = None
     tokens_per_s: float | None = None
     overhead_s: float | None = None

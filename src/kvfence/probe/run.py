@@ -116,6 +116,9 @@ async def _phases(stage: Stage, phases: Sequence[Phase]) -> None:
         await PHASES[phase](stage)
         if phase is Phase.CALIBRATE:
             stage.plan = _replan(stage, phases)
+    if Phase.OVERSIZE in phases:
+        stage.phase, stage.phase_ends_s = Phase.OVERSIZE, None
+        await oversize.wait_out(stage)
 
 
 def _time_share(stage: Stage, phases: Sequence[Phase]) -> float | None:

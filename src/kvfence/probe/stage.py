@@ -22,6 +22,9 @@ from kvfence.probe.texts import LINES, ONWARD, REPETITIVE, Draft, Ruler, Wish, r
 PATIENCE_S = 330.0
 """Engines give a hand-off that never comes 300 seconds."""
 
+HURRIED_S = 5.0
+"""Once a prompt has been waited for in vain, one as long is given so much and four times its due."""
+
 DEAD_AFTER = 6
 """So many answers of no kind, one after the other, and the server counts as dead."""
 
@@ -261,6 +264,12 @@ class Stage:
 def is_refused(exchange: Exchange) -> bool:
     """Was the prompt not answered: refused by status, in a stream's first event, or never?"""
     return exchange.trouble is not None and exchange.trouble is not Trouble.LEFT and not exchange.text
+
+
+def is_unanswered(exchange: Exchange) -> bool:
+    """Was the prompt waited for in vain?"""
+    waited_s = exchange.ended_s - exchange.sent_s
+    return exchange.trouble is Trouble.UNREACHABLE and exchange.first_s is None and waited_s >= HURRIED_S
 
 
 def echoes(exchange: Exchange) -> bool:

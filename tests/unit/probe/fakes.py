@@ -173,11 +173,12 @@ def usage(prompt: int, answer: int) -> dict[str, Any]:
 class Model(Struct, kw_only=True):
     """A server that repeats its prompt's lines; a word is a token.
 
-    ``limit``: longer prompts are refused; ``hidden``: above it answers come from what another caller sent before;
-    ``rate``: tokens of a prompt a second.
+    ``limit``: longer prompts are refused, or never answered where it ``hangs``; ``hidden``: above it answers come from
+    what another caller sent before; ``rate``: tokens of a prompt a second.
     """
 
     limit: int = 400
+    hangs: bool = False
     hidden: int | None = None
     context: int | None = 500
     rate: float | None = None
@@ -213,6 +214,8 @@ class Model(Struct, kw_only=True):
         prompt = seen.body["messages"][0]["content"] if chat else seen.body["prompt"]
         count = len(prompt.split())
         if count > self.limit:
+            if self.hangs:
+                await asyncio.sleep(60)
             await wire.answer(400, {"error": {"message": f"maximum context length is {self.limit} tokens"}})
             return
         for rate in (self.rate,) if self.rate else ():

@@ -57,5 +57,7 @@ async def test_one_prompt_that_is_never_answered_is_waited_for_and_no_other_as_l
         ladder.learn([refused])
         assert ladder.patience(1_500).total_s == PATIENCE_S
         ladder.learn([replace(refused, status=None, ended_s=PATIENCE_S, trouble=Trouble.UNREACHABLE)])
-        assert ladder.patience(1_499).total_s == PATIENCE_S
+        assert ladder.patience(1_400).total_s == PATIENCE_S
         assert ladder.patience(1_500).total_s == pytest.approx(5.0 + 4 * 1.5)
+        stage.calibration = replace(stage.calibration, unanswered_tokens=800)
+        assert Ladder(stage).patience(800).total_s == pytest.approx(5.0 + 4 * 0.8)

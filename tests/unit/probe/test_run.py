@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kvfence.probe import pacing
+from kvfence.probe import stage as stages
 from kvfence.probe.budget import Budget
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Exchange, Phase, Record, Trouble
-from kvfence.probe.phases import limits
+from kvfence.probe.phases import limits, oversize
 from kvfence.probe.run import PHASES, Run, look, probe
 from kvfence.probe.stage import echoes
 from kvfence.probe.verdict import Verdict, judge
@@ -101,6 +102,26 @@ async def test_a_slow_server_is_waited_for_as_long_as_it_needs(monkeypatch: pyte
         record = await run_on(fake, phases=())
     assert record.calibration.limit_low is not None
     assert record.calibration.limit_low >= 500
+
+
+async def test_what_is_never_answered_is_waited_for_last_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who hears nothing above a limit goes on; the patient wait, which may keep others waiting, ends the run."""
+    monkeypatch.setattr(limits, "WAIT_S", 0.1)
+    monkeypatch.setattr(stages, "HURRIED_S", 0.1)
+    for module in (limits, oversize):
+        monkeypatch.setattr(module, "HURRIED_S", 0.1)
+    monkeypatch.setattr(limits, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(oversize, "PATIENCE_S", 4.0)
+    phases = (Phase.SEED, Phase.OVERSIZE, Phase.REPLAY)
+    async with Fake(Model(limit=300, hangs=True)) as fake:
+        record = await run_on(fake, replace(SMALL, requests_max=100), phases=phases)
+    *before, last = record.exchanges
+    assert last.ask.role == "ladder"
+    assert last.ask.num_tokens == record.calibration.unanswered_tokens
+    assert stages.is_unanswered(last)
+    assert before[-1].ask.phase is Phase.REPLAY
+    assert 0 < max(each.ended_s - each.sent_s for each in before if stages.is_unanswered(each)) < 3.9
+    assert last.ended_s - last.sent_s > 3.9
 
 
 async def test_the_same_seed_sends_the_same() -> None:

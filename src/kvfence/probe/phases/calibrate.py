@@ -52,6 +52,7 @@ async def run(stage: Stage) -> None:
         limit_tokens=found.limit,
         limit_low=found.low,
         limit_high=found.high,
+        unanswered_tokens=found.unanswered,
         tokens_per_word=stage.ruler.tokens_per_word if stage.calibration.has_usage else None,
     )
     await _measure_rate(stage, found)

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from kvfence.probe.client import Patience
 from kvfence.probe.exchange import Exchange, Phase
-from kvfence.probe.stage import Canary, Stage, is_refused
+from kvfence.probe.stage import HURRIED_S, PATIENCE_S, Canary, Stage, is_refused, is_unanswered
 
 FIRST_GUESS = 2048
 GROWTH = 4
@@ -15,7 +15,7 @@ WAIT_S = 30.0
 LEFT_FOR_MORE = 7
 """Requests that stay for prefill's rate and for the controls; the first try is made all the same."""
 
-SLOW_S, HURRIED_S = 5.0, 5.0
+SLOW_S = 5.0
 """Once a refusal has taken so long, the others are not waited for: they count as refused all the same."""
 
 SLOWEST_RATE = 500.0
@@ -26,11 +26,12 @@ ANSWER_TOKENS = 8
 
 
 class Found(Struct, frozen=True):
-    """What the search ended with; ``limit`` where low and high meet."""
+    """What the search ended with; ``limit`` where low and high meet. ``unanswered``: see ``Calibration``."""
 
     low: int | None
     high: int | None
     named: int | None = None
+    unanswered: int | None = None
 
     @property
     def limit(self) -> int | None:
@@ -73,16 +74,17 @@ def _narrow(found: Found, guess: int, heard: Exchange) -> Found:
     num_tokens = heard.prompt_tokens or guess
     named = heard.limit_tokens or found.named
     if is_refused(heard):
-        return Found(found.low, min(found.high or guess, guess), named)
+        unanswered = min(found.unanswered or guess, guess) if is_unanswered(heard) else found.unanswered
+        return Found(found.low, min(found.high or guess, guess), named, unanswered)
     low = max(found.low or 0, num_tokens)
     high = found.high if found.high is None or found.high > low else low + 1
-    return Found(low, high, named)
+    return Found(low, high, named, found.unanswered)
 
 
 def patience_beyond(stage: Stage, num_tokens: int, wait_s: float) -> Patience:
     """Give how long a prompt is waited for that may never be answered: so many seconds and four times its due."""
     rate = stage.calibration.tokens_per_s or SLOWEST_RATE
-    return Patience(wait_s + 4 * num_tokens / rate)
+    return Patience(min(PATIENCE_S, wait_s + 4 * num_tokens / rate))
 
 
 async def _try(stage: Stage, num_tokens: int, wait_s: float) -> Exchange:

@@ -10,13 +10,15 @@ from itertools import chain, groupby
 from math import log
 from operator import itemgetter
 
+from msgspec.structs import replace
+
 from kvfence.probe.client import Patience
-from kvfence.probe.exchange import Exchange, Phase, Trouble
+from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
-from kvfence.probe.phases.limits import CEILING, GROWTH, HURRIED_S, patience_beyond
+from kvfence.probe.phases.limits import CEILING, GROWTH, patience_beyond
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
-from kvfence.probe.stage import PATIENCE_S, Canary, Stage, echoes
+from kvfence.probe.stage import HURRIED_S, PATIENCE_S, Canary, Stage, echoes, is_unanswered
 
 SPREAD = (0.97, 0.8, 0.65, 0.5, 0.88, 0.72, 0.57, 0.42, 0.93, 0.34)
 BEYOND = (1.02, 1.1, 1.5)
@@ -27,6 +29,9 @@ MARKERS_IN_TURN = 4
 
 LOST_ECHOES = 0.2
 """How often an answer to a lost prompt shows it all the same: read from one's own earlier pages."""
+
+NEARLY = 0.97
+"""A prompt's length is known no better before its kind was measured."""
 
 LOST_EVIDENCE = 2.0
 """The log likelihood ratio from which a place counts as the one where prompts are lost: one miss of a model that
@@ -45,7 +50,6 @@ class Ladder:
         self.stage = stage
         self.limit = calibration.likely_limit or UNKNOWN_LIMIT
         self.kept, self.lost = 0, self.limit + 1
-        self._hung = CEILING
         self._named: int | None = None
         self._seen: list[tuple[int, bool]] = []
         echoed, asked = calibration.echoes or (0, 0)
@@ -67,9 +71,17 @@ class Ladder:
         """Give the length of seeds: what is surely computed, a little less."""
         return max(32, (self.lost if self.is_hidden else self.limit) - 1 - self.answer_tokens)
 
+    @property
+    def requests_left(self) -> int:
+        """Give how many may be sent; one stays for ``wait_out``."""
+        return self.stage.requests_left - (self.stage.calibration.unanswered_tokens is not None)
+
     def patience(self, height: int) -> Patience:
-        """Wait long for the first prompt that is never answered, and not again for one as long."""
-        return Patience(PATIENCE_S) if height < self._hung else patience_beyond(self.stage, height, HURRIED_S)
+        """Wait long, but not for a prompt as long as one that was waited for in vain."""
+        unanswered = self.stage.calibration.unanswered_tokens
+        if unanswered is None or height < NEARLY * unanswered:
+            return Patience(PATIENCE_S)
+        return patience_beyond(self.stage, height, HURRIED_S)
 
     def take(self, count: int) -> list[int]:
         """Give the next rungs."""
@@ -80,8 +92,9 @@ class Ladder:
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
-            if each.trouble is Trouble.UNREACHABLE and height and each.ended_s - each.sent_s > HURRIED_S:
-                self._hung = min(self._hung, height)
+            if height and is_unanswered(each):
+                least = min(self.stage.calibration.unanswered_tokens or height, height)
+                self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=least)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
@@ -154,7 +167,7 @@ async def run(stage: Stage) -> None:
     """Climb: seeds of other tenants together, then a few rungs together."""
     ladder = Ladder(stage)
     number = 0
-    while (left := stage.requests_left) >= 2 and stage.has_room(2, ladder.seed_tokens + ladder.limit):
+    while (left := ladder.requests_left) >= 2 and stage.has_room(2, ladder.seed_tokens + ladder.limit):
         asker = stage.tenants[number % len(stage.tenants)]
         fillers = stage.others(asker)[: max(1, left // 2)]
         rungs = ladder.take(min(RUNGS_TOGETHER, left - len(fillers)))
@@ -163,6 +176,18 @@ async def run(stage: Stage) -> None:
         ladder.learn(heard)
         stage.lost_tokens = (ladder.lost + ladder.limit) // 2 if ladder.is_hidden else None
         number += 1
+
+
+async def wait_out(stage: Stage) -> None:
+    """Ask once more what was waited for in vain, and wait as long as engines take to refuse it.
+
+    The last of a run and alone: until it is refused the server may answer nobody.
+    """
+    height = stage.calibration.unanswered_tokens
+    waited_s = max((each.ended_s - each.sent_s for each in stage.exchanges if is_unanswered(each)), default=0.0)
+    if height is not None and waited_s < 0.9 * PATIENCE_S and stage.has_room(1, height):
+        rung = _rung(Ladder(stage), stage.tenants[0], height, 0)
+        await stage.send(replace(rung, patience=Patience(PATIENCE_S)))
 
 
 def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
