@@ -173,8 +173,8 @@ def usage(prompt: int, answer: int) -> dict[str, Any]:
 class Model(Struct, kw_only=True):
     """A server that repeats its prompt's lines; a word is a token.
 
-    ``limit``: longer prompts are refused, or never answered where it ``hangs``; ``hidden``: above it answers come from
-    what another caller sent before; ``rate``: tokens of a prompt a second.
+    ``limit``: longer prompts are refused, or held until ``released`` where it ``hangs``; ``hidden``: above it answers
+    come from what another caller sent before; ``rate``: tokens of a prompt a second.
     """
 
     limit: int = 400
@@ -190,6 +190,7 @@ class Model(Struct, kw_only=True):
     pages: list[str] = field(default_factory=list)
     asked: int = 0
     cache: dict[str, list[str]] = field(default_factory=dict)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, seen: Seen, wire: Wire) -> None:
         """Answer one request."""
@@ -215,7 +216,7 @@ class Model(Struct, kw_only=True):
         count = len(prompt.split())
         if count > self.limit:
             if self.hangs:
-                await asyncio.sleep(60)
+                await self.released.wait()
             await wire.answer(400, {"error": {"message": f"maximum context length is {self.limit} tokens"}})
             return
         for rate in (self.rate,) if self.rate else ():

@@ -113,8 +113,10 @@ async def test_what_is_never_answered_is_waited_for_last_and_alone(monkeypatch: 
     monkeypatch.setattr(limits, "PATIENCE_S", 1.0)
     monkeypatch.setattr(oversize, "PATIENCE_S", 4.0)
     phases = (Phase.SEED, Phase.OVERSIZE, Phase.REPLAY)
-    async with Fake(Model(limit=300, hangs=True)) as fake:
+    model = Model(limit=300, hangs=True)
+    async with Fake(model) as fake:
         record = await run_on(fake, replace(SMALL, requests_max=100), phases=phases)
+        model.released.set()
     *before, last = record.exchanges
     assert last.ask.role == "ladder"
     assert last.ask.num_tokens == record.calibration.unanswered_tokens
