@@ -16,6 +16,7 @@ import typer
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.incident_scale import play_at_scale
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table, progress
+from kvfence.cli.written import refuse_unwritable
 from kvfence.core.errors import KvfenceError, SettingsError
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ def incident(
         _refuse_with_scale({"--model": model, "--html": html, "--keep": keep, "--seeds": num_seeds > 1})
         play_at_scale(first, json=json)
     began = time.monotonic()
-    if html is not None and not html.absolute().parent.is_dir():
-        raise SettingsError([f"--html {html}: its folder does not exist; make it first"])
+    refuse_unwritable({"--html": html})
     seeds = range(first, first + num_seeds)
     found = _simulate(seeds) if sim else _replay(seeds, model, keep)
     from kvfence.incident.findings import document

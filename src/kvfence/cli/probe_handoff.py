@@ -17,6 +17,7 @@ from msgspec import json as msgspec_json
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table
 from kvfence.cli.shared_options import Authorities, Out
+from kvfence.cli.written import refuse_unwritable
 from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def handoff(
         lease_s=lease_s,
         block_size=block_size,
     )
-    _require_writable(out)
+    refuse_unwritable({"--out": out})
     run = _with_site(run, model, timeout_s)
     _announce(run)
     if dry_run:
@@ -192,13 +193,6 @@ def _with_site(run: "Run", model: str, timeout_s: float) -> "Run":
     from msgspec.structs import replace
 
     return replace(run, site=replace(run.site, model=model, timeout_s=timeout_s))
-
-
-def _require_writable(out: Path | None) -> None:
-    from kvfence.cli.probe_report import hindrance
-
-    if out is not None and (why := hindrance(out)):
-        raise SettingsError([f"--out {out}: {why}"])
 
 
 def _announce(run: "Run") -> None:

@@ -1,6 +1,5 @@
 """A record becomes a verdict, its files and an exit code."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from msgspec import Struct, json
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table
-from kvfence.core.errors import SettingsError
+from kvfence.cli.written import refuse_unwritable
 
 if TYPE_CHECKING:
     from kvfence.probe.exchange import Record
@@ -38,20 +37,7 @@ class Forms(Struct, frozen=True):
         Raises:
             SettingsError: names every one of them.
         """
-        found = [(option, path, hindrance(path)) for option, path in self.paths.items()]
-        if wrong := [f"{option} {path}: {why}" for option, path, why in found if why]:
-            raise SettingsError(wrong)
-
-
-def hindrance(path: Path) -> str:
-    """Say what keeps a file from being written there; empty: nothing."""
-    if path.is_dir():
-        return "this is a folder; name a file in it"
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}; make it first"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return "it may not be written; name another file, or change its permissions"
-    return ""
+        refuse_unwritable(self.paths)
 
 
 def present(record: "Record", forms: Forms) -> ExitCode:

@@ -11,13 +11,14 @@ import typer
 from kvfence.cli.beside import refuse_beside
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_json, print_note, print_table
+from kvfence.cli.written import refuse_unwritable
 from kvfence.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from kvfence.protocol.guards import Rules
     from kvfence.protocol.transitions import Fence
     from kvfence.prove.examine import Examined
-    from kvfence.prove.search import Progress, Result, Search
+    from kvfence.prove.search import Limits, Progress, Result, Search
     from kvfence.prove.story import Story
 
 app = typer.Typer()
@@ -29,6 +30,8 @@ kvfence prove explore
 
 kvfence prove explore --faults none
 
+kvfence prove explore --settled --requests 3 --at-once 1 --answer 1 --faults deadline,retry --faults-max 2
+
 kvfence prove explore --faults deadline,stall --without quarantine-on-revoke
 
 kvfence prove explore --setup placeholder --without fits@gateway --property reads-own-bytes --json
@@ -36,6 +39,8 @@ kvfence prove explore --setup placeholder --without fits@gateway --property read
 
 Requests = Annotated[int, typer.Option("--requests", min=1, max=4, help="How many clients ask.")]
 Prompt = Annotated[int, typer.Option("--prompt", min=1, max=16, help="Tokens of each prompt; a page holds two.")]
+Answer = Annotated[int, typer.Option("--answer", min=1, max=4, help="Tokens of each answer; 1: the first token alone.")]
+AtOnce = Annotated[int, typer.Option("--at-once", min=0, help="So many clients wait at once; 0: all of them.")]
 Faults = Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them; ?: name them.")]
 FaultsMax = Annotated[
     int, typer.Option("--faults-max", min=0, help="How many of them at most in one run; default: one.")
@@ -68,6 +73,8 @@ def explore(
     context: typer.Context,
     requests: Requests = 2,
     prompt: Prompt = 2,
+    answer: Answer = 2,
+    at_once: AtOnce = 0,
     faults: Faults = "all",
     faults_max: FaultsMax = 1,
     setup: Setup = None,
@@ -90,31 +97,35 @@ def explore(
     Exit 1: a property can be broken, and here is the shortest way; 0: none within these bounds, every state seen;
     3: a limit was met first.
     """
+    refuse_unwritable({"--html": html})
     if engine:
         refuse_beside(context, "--as", ("engine", "html", "json"))
         _as_engine(engine, html, json=json)
     from msgspec.structs import replace
 
     from kvfence.prove.bounds import Asked, Bounds
-    from kvfence.prove.search import Limits, Search
+    from kvfence.prove.search import Search
 
     capacity = replace(
         Bounds().capacity, prefill_pages=prefill_pages, decode_pages=decode_pages, context_tokens=prompt + 4
     )
     bounds = Bounds(
-        requests=tuple(Asked(num_tokens=prompt, tenant=number) for number in range(requests)),
+        requests=tuple(Asked(num_tokens=prompt, max_tokens=answer, tenant=number) for number in range(requests)),
         capacity=capacity,
         rules=_rules(without or []),
         faults=_names("--faults", faults),
         faults_max=faults_max,
         setups=_names("--setup", ",".join(setup or [])),
+        asking_max=at_once,
         fence=_fence(fence),
         in_order=not unordered,
         settled=settled,
     )
-    limits = Limits(max_states, max_minutes * 60, int(memory * 1e9))
-    search = Search(bounds, limits, _properties(properties or []), _progress())
-    result = search.run()
+    search = Search(bounds, _limits(max_states, max_minutes, memory), _properties(properties or []), _progress())
+    try:
+        result = search.run()
+    except KeyboardInterrupt:
+        result = search.broken_off()
     show(search, result, html, json=json)
 
 
@@ -186,6 +197,19 @@ def _summary(result: "Result", stories: "list[Story]") -> str:
         f"{ended}: {result.states:,} states, {result.transitions:,} transitions, depth {result.depth}; "
         f"{result.cpu_s:.2f} s of CPU, {rate:,.0f} states/s, peak {result.peak_bytes / 1e6:,.0f} MB"
     )
+
+
+def _limits(states: int, minutes: float, gigabytes: float) -> "Limits":
+    import math
+
+    from kvfence.prove.search import Limits
+
+    given = {"--max-minutes": minutes, "--memory": gigabytes}
+    if wrong := [
+        f"{option} {value}: a number; 0: never" for option, value in given.items() if not math.isfinite(value)
+    ]:
+        raise SettingsError(wrong)
+    return Limits(states, minutes * 60, int(gigabytes * 1e9))
 
 
 def _rules(without: list[str]) -> "Rules":

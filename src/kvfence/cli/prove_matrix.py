@@ -10,6 +10,7 @@ import typer
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import print_json, print_note, print_table
+from kvfence.cli.written import refuse_unwritable
 from kvfence.core.errors import SettingsError
 
 app = typer.Typer()
@@ -36,6 +37,7 @@ def matrix(
     unknown = [name for name in guards or () if name not in GUARDS]
     if unknown:
         raise SettingsError([f"{name}: no guard is called that" for name in unknown])
+    refuse_unwritable({"--html": html})
     found = run(guards or (), lambda name: print_note(f"prove: {name}"))
     if html is not None:
         html.write_text(matrix_page(found), encoding="utf-8")

@@ -39,7 +39,7 @@ from kvfence.prove.processes import (
     sequences_ready,
     tags_of,
 )
-from kvfence.prove.world import DECODE, GATEWAY, PREFILL, World
+from kvfence.prove.world import DECODE, GATEWAY, PREFILL, Clients, World
 
 PASS = PassId(1)
 
@@ -51,9 +51,16 @@ PASS = PassId(1)
 def submit(model: Model, world: World) -> Iterator[Edge]:
     """The next client asks."""
     clients = model.tables.clients[world.clients]
+    if not may_ask(model, clients):
+        return
     waiting = [request for request, times in enumerate(clients.submitted) if not times]
     for request in waiting if model.bounds.swapped else waiting[:1]:
         yield ask(model, world, request, "submit")
+
+
+def may_ask(model: Model, clients: Clients) -> bool:
+    """Do fewer clients wait for an answer than may?"""
+    return not model.bounds.asking_max or clients.num_asking < model.bounds.asking_max
 
 
 def ask(model: Model, world: World, request: int, kind: str) -> Edge:
@@ -454,7 +461,9 @@ def time(model: Model, world: World) -> Iterator[Edge]:
 ORDINARY: tuple[Callable[[Model, World], Iterable[Edge]], ...] = (
     deliver,
     token,
-    lives.notice,
+    lives.gateway_notice,
+    lives.prefill_notice,
+    lives.decode_notice,
     lives.reap,
     fence_start,
     land,

@@ -65,6 +65,7 @@ class Bounds(Struct, frozen=True):
     ``requests``: in the order in which they are submitted, each by another client.
     ``faults``: which of ``FAULTS`` and ``BEYOND`` may happen, each at most once, and ``faults_max`` together at most.
     ``setups``: which of ``SETUPS`` hold from the start.
+    ``asking_max``: so many clients wait for an answer at once, and the others ask later; 0: all of them.
     ``in_order``: a write lands head, bytes, tail in this order, as ``lands_in_order`` of a transport promises.
     ``engine_pages``: what prefill's engine takes of a prompt where that is less than its pool; 0: its pool.
     ``swapped``: requests may be submitted in any order: the unreduced graph of requests that are alike.
@@ -80,6 +81,7 @@ class Bounds(Struct, frozen=True):
     setups: frozenset[str] = frozenset()
     fence: Fence = Fence.PEER_EXIT
     batch_pages_max: int = 1
+    asking_max: int = 0
     in_order: bool = True
     engine_pages: int = 0
     cached_lots_max: int = 0

@@ -137,7 +137,8 @@ class Mistake(Struct, frozen=True):
     elsewhere: str = ""
 
 
-_NOT_YET = "a plug-in's own test; the guards for SGLang and vLLM are not written yet, so nothing covers it"
+IN_SGLANG = "tests/unit/guard/sglang/test_wiring.py::test_no_rank_gives_back_what_another_still_holds"
+IN_VLLM = "tests/unit/guard/vllm/test_facts.py::test_a_hybrid_model_needs_a_release_that_fails_receives_whole"
 
 MISTAKES = (
     Mistake(
@@ -169,7 +170,7 @@ MISTAKES = (
         "one acknowledgement target for several decode ranks",
         "sgl-project/sglang#38961 (2)",
         inexpressible="an attempt has one decode rank here; nobody fans out",
-        elsewhere=_NOT_YET,
+        elsewhere=IN_SGLANG,
     ),
     Mistake(
         "M5",
@@ -257,7 +258,7 @@ MISTAKES = (
         "a failure applied to one KV group of several",
         "vllm-project/vllm#52234",
         inexpressible="a page here holds all layers: there is one group, and a failure is of the whole hand-off",
-        elsewhere=_NOT_YET,
+        elsewhere=IN_VLLM,
     ),
 )
 

@@ -139,7 +139,7 @@ def _time_over(model: Model, world: World, role: int) -> Iterator[Edge]:
 @reads("gateway", "clients", "around")
 def _retry(model: Model, world: World) -> Iterator[Edge]:
     clients = model.tables.clients[world.clients]
-    for request, ends in enumerate(clients.ends):
+    for request, ends in enumerate(clients.ends if actions.may_ask(model, clients) else ()):
         if ends and ends[-1] not in WENT_WELL and clients.submitted[request] == 1:
             yield actions.ask(model, world, request, "")
 

@@ -19,16 +19,32 @@ def states_of(model: Model, world: World) -> dict[int, tuple[PageState, int]]:
     return page_states(model.tables.decode(world.decode).node)
 
 
-def notice(model: Model, world: World) -> Iterator[Edge]:
-    """A process hears the next thing that the supervisor has to tell it."""
+@reads("gateway", "clients", "around")
+def gateway_notice(model: Model, world: World) -> Iterator[Edge]:
+    """The gateway hears the next thing that the supervisor has to tell it."""
+    return _notice(model, world, GATEWAY)
+
+
+@reads("prefill", "prefill_cells", "writes", "clients", "around")
+def prefill_notice(model: Model, world: World) -> Iterator[Edge]:
+    """Prefill hears the next thing that the supervisor has to tell it."""
+    return _notice(model, world, PREFILL)
+
+
+@reads("decode", "decode_cells", "clients", "around")
+def decode_notice(model: Model, world: World) -> Iterator[Edge]:
+    """Decode hears the next thing that the supervisor has to tell it."""
+    return _notice(model, world, DECODE)
+
+
+def _notice(model: Model, world: World, role: int) -> Iterator[Edge]:
     notices = model.tables.around[world.around].notices
-    for role, waiting in enumerate(notices):
-        if waiting:
-            draft = Draft(model.tables, world)
-            rest = tuple(each[1:] if other == role else each for other, each in enumerate(notices))
-            draft.around = draft.around._replace(notices=rest)  # type: ignore[arg-type]
-            draft.take(role, model.tables.steps.feed(world[role], waiting[0]))
-            yield Edge("notice", (role, waiting[0]), *draft.done())
+    if notices[role]:
+        draft = Draft(model.tables, world)
+        rest = tuple(each[1:] if other == role else each for other, each in enumerate(notices))
+        draft.around = draft.around._replace(notices=rest)  # type: ignore[arg-type]
+        draft.take(role, model.tables.steps.feed(world[role], notices[role][0]))
+        yield Edge("notice", (role, notices[role][0]), *draft.done())
 
 
 @reads("writes", "around")

@@ -1,7 +1,8 @@
 """Every guard taken away and put back: alone, with all others on; the smallest sets that suffice; known mistakes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import combinations
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -93,6 +94,9 @@ class MistakeRow(Struct, frozen=True):
         return self.refuted or bool(self.inexpressible)
 
 
+Row = TypeVar("Row", GuardRow, HazardRow, MistakeRow)
+
+
 class Matrix(Struct, frozen=True):
     """Everything."""
 
@@ -181,14 +185,13 @@ def matrix(guards: Iterable[str] = (), progress: Progress | None = None) -> Matr
     names = tuple(guards) or tuple(GUARDS)
     whole = not tuple(guards)
 
-    def said(rows: Iterator[GuardRow]) -> Iterator[GuardRow]:
-        for row in rows:
-            if progress is not None:
-                progress(row.guard)
-            yield row
+    def said(name: str, row: Row) -> Row:
+        if progress is not None:
+            progress(name)
+        return row
 
     return Matrix(
-        tuple(said(guard_row(name) for name in names)),
-        tuple(hazard_row(hazard) for hazard in HAZARDS) if whole else (),
-        tuple(mistake_row(mistake) for mistake in MISTAKES) if whole else (),
+        tuple(said(name, guard_row(name)) for name in names),
+        tuple(said(hazard.name, hazard_row(hazard)) for hazard in HAZARDS) if whole else (),
+        tuple(said(mistake.id, mistake_row(mistake)) for mistake in MISTAKES) if whole else (),
     )

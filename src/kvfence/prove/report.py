@@ -51,6 +51,7 @@ def bounds_document(bounds: Bounds) -> dict[str, Any]:
         "faults": sorted(bounds.faults),
         "faults_max": bounds.faults_max,
         "setups": sorted(bounds.setups),
+        "asking_max": bounds.asking_max or len(bounds.requests),
         "fence": bounds.fence.value,
         "lands_in_order": bounds.in_order,
         "settled": bounds.settled,

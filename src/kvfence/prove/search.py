@@ -82,12 +82,14 @@ class Search:
         start = self.named(start_of(self.model))
         self.seen[start] = None
         front = [start]
-        try:
-            while front and not self.bound:
-                front = self._deepen(front)
-        except KeyboardInterrupt:
-            self.bound = "interrupted"
+        while front and not self.bound:
+            front = self._deepen(front)
         return self._result(exhausted=not front and not self.bound)
+
+    def broken_off(self) -> Result:
+        """Give what was seen until somebody interrupted ``run``."""
+        self.bound = "an interrupt"
+        return self._result(exhausted=False)
 
     def _deepen(self, front: list[World]) -> list[World]:
         found: list[World] = []

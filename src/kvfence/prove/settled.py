@@ -2,8 +2,8 @@
 
 A reduction for every guard on: a message that its receiver will answer in one way whenever it comes, a floor that
 passes what nobody speaks of any more, a write nothing can disturb, are not interleaved with all else. Each kind
-commutes with everything that can happen beside it, now and later; ``tests/prove/test_settled.py`` compares whole graphs
-of two requests with theirs, edge by edge. A way to a broken property is a way still, no shortest one.
+commutes with everything that can happen beside it, now and later; ``tests/prove/test_reductions.py`` compares whole
+graphs with theirs, edge by edge. A way to a broken property is a way still, no shortest one.
 """
 
 from kvfence.core.errors import SettingsError

@@ -59,6 +59,11 @@ class Clients(NamedTuple):
     ends: tuple[tuple[EndReason, ...], ...]
     tainted: frozenset[int] = frozenset()
 
+    @property
+    def num_asking(self) -> int:
+        """How many wait for an answer."""
+        return sum(self.submitted) - sum(map(len, self.ends))
+
 
 class Around(NamedTuple):
     """Who lives, what each has yet to hear from the supervisor, and what has gone wrong so far.

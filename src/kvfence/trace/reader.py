@@ -5,6 +5,7 @@ began anew when it was full is read after the one that was kept, ``.1``, as one 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import msgspec
 
 from kvfence.core.errors import TraceError
 from kvfence.trace.record import SCHEMA, TraceEnd, TraceHeader, TraceLine, TraceStep, unsealed
+
+LINE_BYTES_MAX = 1 << 26
+"""Beyond it a line is not read: a million pages, named once, are 8 MB. Without it one file could fill the memory."""
 
 
 class _SchemaOnly(msgspec.Struct):
@@ -46,9 +50,10 @@ class TraceReader:
     def _lines(self, path: Path) -> Iterator[TraceLine]:
         total = 0
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX), b""), 1):
                 if not line.endswith(b"\n"):
-                    raise TraceError(f"{path}: line {number} is truncated")
+                    what = "truncated" if len(line) < LINE_BYTES_MAX else f"longer than {LINE_BYTES_MAX >> 20} MiB"
+                    raise TraceError(f"{path}: line {number} is {what}")
                 if number == 1:
                     _require_schema(path, line)
                 read = unsealed(line, total)

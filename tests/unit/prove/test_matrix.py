@@ -10,6 +10,7 @@ from kvfence.prove.examine import examine
 from kvfence.prove.matrix import HazardRow, Matrix, guard_row, mistake_row
 from kvfence.prove.page import matrix_page
 from kvfence.prove.search import Limits
+from tests.house.source import ROOT
 
 QUICK = (
     "fits",
@@ -42,6 +43,14 @@ def test_every_known_mistake_has_its_world_or_a_reason() -> None:
     for mistake in MISTAKES:
         assert (mistake.case is None) == bool(mistake.inexpressible)
         assert bool(mistake.inexpressible) <= bool(mistake.elsewhere)
+
+
+def test_what_a_guard_in_an_engine_covers_has_its_test() -> None:
+    """A mistake that only a plug-in can meet names the plug-in's test, and that test exists."""
+    named = [mistake.elsewhere.split("::") for mistake in MISTAKES if "::" in mistake.elsewhere]
+    assert len(named) == 2
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ENGINES)

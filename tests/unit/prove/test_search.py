@@ -95,6 +95,21 @@ def test_requests_that_are_alike_are_one_up_to_their_names() -> None:
     assert (both.broken, both.reached, both.depth) == (one.broken, one.reached, one.depth)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_clients_wait_at_once_than_may(most: int) -> None:
+    """Who asks, and who asks again, waits until one of the others was answered; without the bound all three do."""
+    three = tuple(Asked(max_tokens=1, tenant=number) for number in range(3))
+    bounds = replace(SHORT, requests=three, faults=frozenset({"cancel", "retry"}), faults_max=2, settled=True)
+    search = Search(replace(bounds, asking_max=most), Limits(states_max=1500))
+    search.run()
+    clients = search.model.tables.clients
+    assert max(clients[world.clients].num_asking for world in search.seen) == most
+    free = Search(bounds, Limits(states_max=100))
+    free.run()
+    assert max(free.model.tables.clients[world.clients].num_asking for world in free.seen) == 3
+    assert any(max(clients[world.clients].submitted) == 2 for world in search.seen)  # somebody did ask again
+
+
 @pytest.mark.parametrize(("cached", "evicted"), [(0, False), (1, True)])
 def test_pages_are_evicted_where_some_are_cached(cached: int, evicted: bool) -> None:
     """*evicted* is reached where a cached page makes room, and not where a page only goes from one to the next."""

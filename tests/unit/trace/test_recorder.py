@@ -168,3 +168,15 @@ def test_a_spoilt_trace_is_refused(tmp_path: Path, spoil: object, says: str) -> 
     path.write_bytes(spoil(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(TraceError, match=says):
         list(read_trace(path)[1])
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is longer than any step is refused there, however long it goes on."""
+    path = tmp_path / "t.ndjson"
+    record(path, 3)
+    assert len(list(read_trace(path)[1])) == 3
+    monkeypatch.setattr("kvfence.trace.reader.LINE_BYTES_MAX", max(map(len, path.read_bytes().splitlines())) + 1)
+    assert len(list(read_trace(path)[1])) == 3
+    path.write_bytes(path.read_bytes()[:-1] + b" " * 1000 + b"\n")
+    with pytest.raises(TraceError, match="line 5 is longer than"):
+        list(read_trace(path)[1])
