@@ -63,7 +63,7 @@ class TraceReader:
                 self._watch(len(line))
                 try:
                     yield self._decoder.decode(body)
-                except msgspec.MsgspecError as error:
+                except (msgspec.MsgspecError, RecursionError) as error:
                     raise TraceError(f"{path}: line {number} is no trace line") from error
 
     def steps(self) -> Iterator[TraceStep]:
@@ -111,7 +111,7 @@ def _require_schema(path: Path, line: bytes) -> None:
     """Say that a header is of another schema before anything in it is found wrong."""
     try:
         schema = msgspec.json.decode(line, type=_SchemaOnly).schema
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"{path}: line 1 is not a trace header") from error
     if schema != SCHEMA:
         raise TraceError(f"{path}: schema {schema}, this build reads {SCHEMA}")

@@ -26,6 +26,9 @@ from kvfence.protocol.watched import Watched
 
 SCHEMA = 4
 
+POOL_PAGES_MAX = 1 << 24
+"""No pool that a header tells of is larger: 16 million pages take a gigabyte to replay."""
+
 _SUM = b',"sum":'
 
 
@@ -114,8 +117,10 @@ def begun(header: TraceHeader) -> tuple[Rules, Node]:
     """Give the rules and the fresh node that a header tells of: ``start_of`` read backwards.
 
     Raises:
-        TraceError: a guard, role or transport that this build does not know.
+        TraceError: a guard, role or transport that this build does not know; a pool that nobody has.
     """
+    if not 0 <= header.node.pool_pages <= POOL_PAGES_MAX:
+        raise TraceError(f"its pool has {header.node.pool_pages} pages; at most {POOL_PAGES_MAX} can be replayed")
     foreign = {*header.absent, *header.observed} - ASKED
     if foreign:
         raise TraceError(f"its rules name guards that this build does not have: {', '.join(sorted(foreign))}")

@@ -22,6 +22,7 @@ from kvfence.trace.record import begun, sealed_line
 from kvfence.trace.recorder import Recorder, TraceFile
 
 ME, PEER = Incarnation("a" * 32), Incarnation("b" * 32)
+DEEP = b"[" * 100_000 + b"]" * 100_000
 CAPACITY = Capacity(16, 1024, 64, 65)
 NODES = (
     GatewayNode(Lives(ME), CAPACITY),
@@ -130,6 +131,15 @@ def test_rules_of_another_build_begin_nothing(tmp_path: Path) -> None:
         begun(header)
 
 
+@pytest.mark.parametrize("pages", [-1, 1 << 40])
+def test_a_pool_that_nobody_has_begins_nothing(tmp_path: Path, pages: int) -> None:
+    """A header's word alone does not fill the memory."""
+    record(tmp_path / "t.ndjson", 1)
+    header = TraceReader(tmp_path / "t.ndjson").header
+    with pytest.raises(TraceError, match="can be replayed"):
+        begun(replace(header, role="prefill", node=replace(header.node, pool_pages=pages)))
+
+
 def test_a_trace_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     """Traces name tenants' attempts; others on the machine cannot read them."""
     record(tmp_path / "t.ndjson", 1)
@@ -156,6 +166,8 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, capsys: pyt
         (lambda raw: swapped(raw, 2, 3), "line 3 is not as it was written"),
         (lambda raw: resealed(raw.replace(b'"n":2', b'"n":9')), "step 9 follows step 1"),
         (lambda raw: resealed(raw.replace(b"PeerUp", b"PeerOp")), "no trace line"),
+        (lambda raw: resealed(raw.replace(b'"n":2', b'"n":2,"x":' + DEEP)), "line 3 is no trace line"),
+        (lambda raw: resealed(raw.replace(b'"schema":4', b'"x":' + DEEP + b',"schema":4')), "not a trace header"),
         (lambda raw: resealed(without(raw, 3)), "ends after step 3, but step 2"),
         (lambda raw: resealed(raw + raw.splitlines(keepends=True)[0]), "second header"),
         (lambda raw: resealed(raw + raw.splitlines(keepends=True)[1]), "after the end"),
