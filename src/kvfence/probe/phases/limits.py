@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from kvfence.probe.client import Patience
-from kvfence.probe.exchange import Exchange, Phase
+from kvfence.probe.exchange import Exchange, Phase, Trouble
 from kvfence.probe.stage import HURRIED_S, PATIENCE_S, Canary, Stage, is_refused, is_unanswered
 
 FIRST_GUESS = 2048
@@ -38,6 +38,11 @@ class Found(Struct, frozen=True):
         """Give the longest prompt that is answered, where it is known to a token."""
         return self.low if self.low is not None and self.high is not None and self.high - self.low <= 1 else None
 
+    @property
+    def is_near_enough(self) -> bool:
+        """Is each further try dear, because it would not be answered, and little left to learn?"""
+        return self.unanswered is not None and self.high is not None and self.high - (self.low or 0) <= self.high // 20
+
 
 async def find_limit(stage: Stage, advertised: int | None) -> Found:
     """Search, as long as the phase's share lasts; a few of its requests are left for prefill's rate."""
@@ -48,9 +53,12 @@ async def find_limit(stage: Stage, advertised: int | None) -> Found:
     while guess not in tried and stage.has_room(LEFT_FOR_MORE if tried else 1, guess) and len(tried) < 30:
         tried.add(guess)
         heard = await _try(stage, guess, HURRIED_S if slow else WAIT_S)
+        if heard.trouble is Trouble.LIMITED:
+            tried.discard(guess)  # nothing was said of the prompt
+            continue
         slow = slow or (is_refused(heard) and heard.ended_s - heard.sent_s > SLOW_S)
         found = _narrow(found, guess, heard)
-        if found.limit is not None:
+        if found.limit is not None or found.is_near_enough:
             break
         guess = _next_guess(found, tried, advertised)
     return found
@@ -61,7 +69,7 @@ def _next_guess(found: Found, tried: set[int], advertised: int | None) -> int:
     if high is None:
         top = advertised if advertised and low < advertised else CEILING
         return min(low * GROWTH, top)
-    if found.named is not None:
+    if found.named is not None and found.unanswered is None:
         together = found.named - ANSWER_TOKENS
         for near in (found.named, found.named - 1, together, together + 1, found.named + 1):
             if low < near < high and near not in tried:
