@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kvfence.probe.client import Patience
 from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
-from kvfence.probe.phases.limits import CEILING, GROWTH, patience_beyond
+from kvfence.probe.phases.limits import CEILING, GROWTH, WAIT_S, patience_beyond
 from kvfence.probe.phases.seed import PAGE_SIZES, seeds
 from kvfence.probe.plan import ANSWER_TOKENS
 from kvfence.probe.stage import HURRIED_S, PATIENCE_S, Canary, Stage, echoes, is_unanswered
@@ -29,9 +29,6 @@ MARKERS_IN_TURN = 4
 
 LOST_ECHOES = 0.2
 """How often an answer to a lost prompt shows it all the same: read from one's own earlier pages."""
-
-NEARLY = 0.97
-"""A prompt's length is known no better before its kind was measured."""
 
 LOST_EVIDENCE = 2.0
 """The log likelihood ratio from which a place counts as the one where prompts are lost: one miss of a model that
@@ -77,11 +74,11 @@ class Ladder:
         return self.stage.requests_left - (self.stage.calibration.unanswered_tokens is not None)
 
     def patience(self, height: int) -> Patience:
-        """Wait long, but not for a prompt as long as one that was waited for in vain."""
+        """Wait long, until a prompt was waited for in vain: a length that was never measured may lie above that."""
         unanswered = self.stage.calibration.unanswered_tokens
-        if unanswered is None or height < NEARLY * unanswered:
+        if unanswered is None:
             return Patience(PATIENCE_S)
-        return patience_beyond(self.stage, height, HURRIED_S)
+        return patience_beyond(self.stage, height, WAIT_S if height < unanswered else HURRIED_S)
 
     def take(self, count: int) -> list[int]:
         """Give the next rungs."""
@@ -92,9 +89,8 @@ class Ladder:
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
-            if height and is_unanswered(each):
-                least = min(self.stage.calibration.unanswered_tokens or height, height)
-                self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=least)
+            if height and is_unanswered(each) and self.stage.calibration.unanswered_tokens is None:
+                self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=height)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
