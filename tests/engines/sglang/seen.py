@@ -1,13 +1,11 @@
 """What a pair shows of itself: the guard's counts, and what replay says of its traces."""
 
-import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import httpx
+import traces
 from conftest import TRACES
 from pair import Pair
 
@@ -33,10 +31,7 @@ def held(pair: Pair) -> int:
 
 def rulings(pair: Pair) -> dict[str, str]:
     """Replay the traces that the pair has written so far; give what is said of each role's."""
-    command = [sys.executable, "-m", "kvfence", "prove", "replay", "--so-far", "--json", str(pair.logs / TRACES)]
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    traces = json.loads(ended.stdout)["traces"]
-    return {trace["role"]: trace["verdict"] for trace in traces}
+    return dict(traces.rulings(pair.logs / TRACES))
 
 
 def until(holds: Callable[[], bool], timeout_s: float) -> bool:

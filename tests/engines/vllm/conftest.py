@@ -11,6 +11,9 @@ from pair import Pair, Site, Sizes, running
 
 from kvfence.models.bundled import embedded_model
 
+TRACES = "traces"
+"""In the folder of a pair's logs."""
+
 RELEASE = os.environ.get("VLLM_RELEASE", "0.32.0")
 
 
@@ -39,6 +42,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site, key: str) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
-    fenced = replace(site, guard={"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key})
-    with running({"prefill": fenced, "decode": fenced}, Sizes(), tmp_path_factory.mktemp("guarded")) as pair:
+    logs = tmp_path_factory.mktemp("guarded")
+    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": str(logs / TRACES)}
+    fenced = replace(site, guard=guard)
+    with running({"prefill": fenced, "decode": fenced}, Sizes(), logs) as pair:
         yield pair

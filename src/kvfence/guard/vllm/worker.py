@@ -4,7 +4,7 @@ Verification runs beside the steps, in one thread; a request waits for it where 
 """
 
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from msgspec import Struct
 
@@ -12,6 +12,10 @@ from kvfence.core.invariant import require
 from kvfence.guard.vllm.manifest import Groups
 from kvfence.guard.vllm.memory import BlockMemory
 from kvfence.guard.vllm.orders import Orders, ReceiveOrder, Report
+
+
+AT_ONCE_S = 0.002
+"""How long a step waits for what it has just begun to verify: a short prompt is not kept for a step more."""
 
 
 class Results(Struct):
@@ -88,15 +92,19 @@ class WorkerFence:
         out = Results(set(failed), set(failed))
         for request in failed:
             self._expected.pop(request, None)
+        begun = []
         for request in results.finished - failed:
             order = self._expected.pop(request, None)
             if order is not None:
-                self._verifying[request] = (order, self._thread.submit(self._holds, order))
+                begun.append(self._thread.submit(self._holds, order))
+                self._verifying[request] = (order, begun[-1])
             else:  # nobody ordered it: there is nothing to compare it with
                 out.finished.add(request)
                 if self._enforces:
                     self._report.verified[request] = False
                     out.failed.add(request)
+        if begun:
+            wait(begun, AT_ONCE_S)
         for request in [name for name, (_, future) in self._verifying.items() if future.done()]:
             self._settle(request, out)
         for request, blocks in self._refused.items():
