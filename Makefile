@@ -146,7 +146,7 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 
 test-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The guard in a real vLLM pair (RELEASE=0.32.0; 4 GB of installs, 8 GB).
 	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \
-	  $(CURDIR)/$(BIN)/pytest -c pytest.ini test_stock.py test_guard.py test_steps.py $(ARGS)
+	  $(CURDIR)/$(BIN)/pytest -c pytest.ini test_stock.py test_steps.py test_guard.py test_gateway.py $(ARGS)
 
 test-probe-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The probe's hand-offs against real vLLM pairs, stock and guarded.
 	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \

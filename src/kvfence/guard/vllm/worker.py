@@ -13,7 +13,6 @@ from kvfence.guard.vllm.manifest import Groups
 from kvfence.guard.vllm.memory import BlockMemory
 from kvfence.guard.vllm.orders import Orders, ReceiveOrder, Report
 
-
 AT_ONCE_S = 0.002
 """How long a step waits for what it has just begun to verify: a short prompt is not kept for a step more."""
 
