@@ -14,7 +14,7 @@ from typing import Any
 
 from steps import ASKS, free_ports
 
-NUMBER, NEW = 6, 6
+NUMBER, NEW, END_S = 6, 6, 600
 
 
 def make(model: str, role: str, *, guard: bool) -> tuple[Any, Any]:
@@ -36,10 +36,10 @@ def make(model: str, role: str, *, guard: bool) -> tuple[Any, Any]:
     )
     arguments = EngineArgs(
         model,
-        dtype="bfloat16",
+        dtype="float32",
         max_model_len=512,
         block_size=32,
-        max_num_seqs=2,
+        max_num_seqs=8,
         enforce_eager=True,
         num_gpu_blocks_override=64,
         kv_transfer_config=transfer,
@@ -58,20 +58,28 @@ class Both:
 
     def run(self, role: str, name: str, tokens: list[int], new: int, params: dict[str, Any] | None) -> Any:
         """Run one request to its end."""
+        return self.run_all(role, {name: (tokens, params)}, new)[name]
+
+    def run_all(self, role: str, asked: dict[str, tuple[list[int], dict[str, Any] | None]], new: int) -> dict[str, Any]:
+        """Run requests to their ends, all at once."""
         import vllm.distributed.kv_transfer.kv_transfer_state as state
         from vllm.sampling_params import SamplingParams
 
-        extra = {"kv_transfer_params": params} if params else None
-        sampling = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True, extra_args=extra)
-        self.engines[role][0].add_request(name, {"prompt_token_ids": tokens}, sampling)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
+        for name, (tokens, params) in asked.items():
+            extra = {"kv_transfer_params": params} if params else None
+            sampling = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True, extra_args=extra)
+            self.engines[role][0].add_request(name, {"prompt_token_ids": tokens}, sampling)
+        ended: dict[str, Any] = {}
+        deadline = time.monotonic() + END_S
+        while len(ended) < len(asked):
+            if time.monotonic() > deadline:
+                raise TimeoutError(role)
             for engine, connector in self.engines.values():
                 state._KV_CONNECTOR_AGENT = connector
                 for output in engine.step():
-                    if output.request_id == name and output.finished:
-                        return output
-        raise TimeoutError(name)
+                    if output.finished:
+                        ended[output.request_id] = output
+        return ended
 
 
 def main(model: str) -> None:
