@@ -7,10 +7,9 @@ import time
 from typing import Any
 
 import httpx
-from pair import Pair, complete, handed_off, metric, prefilled, text_of
+from pair import Pair, Sizes, complete, handed_off, prefilled, text_of
 
 CODE = "ZX-4471-QUARTZ"
-WAIT_S = 120
 
 
 def secret(salt: str) -> str:
@@ -44,13 +43,12 @@ def short_count(pair: Pair, salt: str) -> Any:
 
 def stale(pair: Pair, salt: str) -> Any:
     """The lease ran out, others used the pages, and then decode reads them."""
-    expired = metric(pair.prefill, "vllm:nixl_num_kv_expired_reqs_total")
     prompt = secret(salt)
     params = prefilled(pair, prompt)
-    deadline = time.monotonic() + WAIT_S
-    while metric(pair.prefill, "vllm:nixl_num_kv_expired_reqs_total") == expired and time.monotonic() < deadline:
+    over = time.monotonic() + Sizes().lease_s + 1
+    while time.monotonic() < over:
         time.sleep(0.5)
-        complete(pair.prefill, "Are you there?", 1)
+    complete(pair.prefill, "Are you there?", 1)  # leases end in steps
     fill(pair, salt)
     return complete(pair.decode, prompt, 12, params)
 
