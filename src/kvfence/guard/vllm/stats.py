@@ -5,7 +5,7 @@ Imported inside vLLM alone. No prompt, token id or key is in it.
 
 from typing import Any
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import REGISTRY, Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import (  # type: ignore[import-not-found, unused-ignore]
     NixlKVConnectorStats,
     NixlPromMetrics,
@@ -16,6 +16,7 @@ from kvfence.guard.settings import GuardSettings
 from kvfence.guard.vllm.tally import HELD
 
 FIELD = "kvfence"
+PREFIX = "kvfence:guard_"
 
 
 class FenceStats(NixlKVConnectorStats):  # type: ignore[misc, unused-ignore]
@@ -61,19 +62,20 @@ class FenceMetrics(NixlPromMetrics):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, settings: GuardSettings, role: str, *given: Any) -> None:
         super().__init__(*given)
+        _forget_former()
         names = list(self._labelnames)
         self._decisions: Counter = self._counter_cls(
-            name="kvfence:guard_decisions",
+            name=f"{PREFIX}decisions",
             documentation="What each guard answered.",
             labelnames=[*names, "role", "guard", "answer"],
         )
         self._held: Gauge = self._gauge_cls(
-            name="kvfence:guard_quarantined_pages",
+            name=f"{PREFIX}quarantined_pages",
             documentation="Blocks kept from re-use until a restart.",
             labelnames=[*names, "role"],
         )
         active: Gauge = self._gauge_cls(
-            name="kvfence:guard_active",
+            name=f"{PREFIX}active",
             documentation="1: the guard is on.",
             labelnames=[*names, "role", "mode", "key_id", "version"],
         )
@@ -91,3 +93,10 @@ class FenceMetrics(NixlPromMetrics):  # type: ignore[misc, unused-ignore]
                 self._held.labels(*values, self._role).inc(number)
             else:
                 self._decisions.labels(*values, *name.split(" ")).inc(number)
+
+
+def _forget_former() -> None:
+    """A process that makes another engine still has the former one's counts: vLLM drops its own then, and so do we."""
+    for collector in tuple(REGISTRY._collector_to_names):
+        if str(getattr(collector, "_name", "")).startswith(PREFIX):
+            REGISTRY.unregister(collector)

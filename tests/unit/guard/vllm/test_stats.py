@@ -80,3 +80,15 @@ def test_a_connector_gives_what_its_metrics_take(fenced: Maker, vllm: Any, regis
     stats = decode.scheduler.get_kv_connector_stats()
     metrics.observe(type(decode.scheduler).build_kv_connector_stats(stats.data).data)
     assert metrics.seen == [[]]
+
+
+def test_a_second_engine_in_a_process_starts(vllm: Any) -> None:
+    """Its page has its own counts; as many of the former engine's would not be registered twice."""
+    from prometheus_client import REGISTRY
+
+    for _ in range(2):
+        metrics_of(REGISTRY, vllm)
+    found = REGISTRY.get_sample_value(
+        "kvfence:guard_quarantined_pages", {"model_name": "smol", "engine": "0", "role": "decode"}
+    )
+    assert found == 0
