@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ class Engine:
         self.scheduler.get_kv_connector().set_xfer_handshake_metadata_pp_aware({(0, 0): payload})
         self.num_computed = 0
         self.finished: dict[str, Any] = {}
+        self.counts: Counter[str] = Counter()
 
     def add(self, name: str, tokens: list[int], params: Params | None, max_tokens: int = 1, salt: str = "") -> Any:
         """Take a request."""
@@ -114,6 +116,8 @@ class Engine:
             kv_connector_output=told,
         )
         for each in self.scheduler.update_from_output(output, made).values():
+            if each.scheduler_stats is not None and each.scheduler_stats.kv_connector_stats:
+                self.counts.update(each.scheduler_stats.kv_connector_stats.get("kvfence", {}))
             for one in each.outputs:
                 if one.finish_reason is not None:
                     self.finished[one.request_id] = one
@@ -304,6 +308,8 @@ def main(model: str) -> None:
             found[name] = f"{type(error).__name__}: {error}"
             break
     pool = course.decode.scheduler.kv_cache_manager.block_pool
+    found["verified"] = course.decode.counts["decode digest-matches pass"]
+    found["refused at prefill"] = course.prefill.counts["prefill stamp-at-adopt refuse"]
     found["blocks not free"] = sum(1 for block in pool.blocks[1:] if block.ref_cnt)
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()

@@ -13,6 +13,9 @@ pytestmark = pytest.mark.timeout(600)
 
 HONEST = ("honest", "short prompt", "whole blocks", "own prefix", "poisoned", "after all")
 BAD = ("short count", "forged", "block too many", "block too few", "salted", "replayed", "in the open", "edited")
+HANDED_OFF = 6
+"""All honest ones but the poisoned, which has no hand-off, and the first use of the one that is replayed."""
+
 LANDED = ("stale", "lost")
 """Refused after blocks were written to, which stay out of the pool."""
 
@@ -33,6 +36,7 @@ def played(site: Site, **options: str) -> dict[str, Any]:
 def test_guarded_each_is_answered_from_its_own_or_fails(site: Site) -> None:
     """With vLLM's default policy; nothing comes from another's blocks, and honest ones go on to the end."""
     found = played(site)
+    assert (found["verified"], found["refused at prefill"]) == (HANDED_OFF, 0)
     assert {name: found[name] for name in HONEST} == dict.fromkeys(HONEST, "own")
     assert {name: found[name] for name in (*BAD, *LANDED)} == dict.fromkeys((*BAD, *LANDED), "error")
     assert found["blocks not free"] > 0
@@ -56,6 +60,7 @@ def test_guarded_a_model_with_windows_does_not_start_where_it_could_not_fail(sit
 def test_guarded_a_model_with_windows_is_no_other(site: Site) -> None:
     """Three KV cache groups over the same blocks."""
     found = played(site, STEPS_GROUPS="3")
+    assert (found["verified"], found["refused at prefill"]) == (HANDED_OFF, 0)
     assert {name: found[name] for name in HONEST} == dict.fromkeys(HONEST, "own")
     assert {name: found[name] for name in (*BAD, *LANDED)} == dict.fromkeys((*BAD, *LANDED), "error")
 

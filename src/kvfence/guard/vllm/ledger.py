@@ -56,6 +56,10 @@ class Ledger:
         """Give the serials of blocks as they are now."""
         return tuple(self._serials[block] for block in blocks)
 
+    def is_null(self, block: int) -> bool:
+        """Is this the pool's placeholder, which is nobody's?"""
+        return bool(self._pool.blocks[block].is_null)
+
     def hold(self, blocks: Iterable[int]) -> None:
         """Keep blocks out of the pool, whoever frees them: one more reference, which nobody gives back."""
         self._pool.touch([self._pool.blocks[block] for block in blocks])

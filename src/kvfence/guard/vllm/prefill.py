@@ -5,6 +5,7 @@ written into them in between.
 """
 
 from collections.abc import Callable
+from itertools import dropwhile
 from typing import Any
 
 import xxhash
@@ -92,33 +93,34 @@ class PrefillFence:
     ) -> None:
         """Write the manifests of what has ended in this step; who gets none is told to ``refuse``."""
         for request_id, outgoing, sent, params in self._ended:
-            why = self._cannot(outgoing, params, digests.get(request_id))
+            sent_blocks = _sent(params, ledger)
+            why = self._cannot(outgoing, sent_blocks, digests.get(request_id))
             if why:
                 refuse(request_id, "stamp-at-adopt", why)
                 continue
-            manifest = self._manifest(outgoing, params, digests[request_id], ledger)
+            tags = tuple(ledger.serials(group) for group in sent_blocks)
+            manifest = self._manifest(outgoing, params, sent_blocks, tags, digests[request_id])
             promise = manifest.promise
             word = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
             self._watcher.see(Said(word))
             sent[FIELD] = seal(self._key, manifest)
         self._ended.clear()
 
-    def _cannot(self, outgoing: _Outgoing, params: dict[str, Any], digests: dict[int, bytes] | None) -> str:
+    def _cannot(self, outgoing: _Outgoing, blocks: Groups, digests: dict[int, bytes] | None) -> str:
         if outgoing.prompt is None:
             return "a prompt of embeddings cannot be promised"
         if digests is None or set(digests) != set(range(self._facts.ranks)):
             return "it did not end with the step that computed its prompt: ask prefill for one token (max_tokens 1)"
-        sent = [block for group in params.get("remote_block_ids") or () for block in group]
+        sent = [block for group in blocks for block in group]
         known = {block for group in outgoing.blocks for block in group}
         if not sent or not known.issuperset(sent):
             return "vLLM sends blocks that the prompt's last step did not have"
         return ""
 
     def _manifest(
-        self, outgoing: _Outgoing, params: dict[str, Any], digests: dict[int, bytes], ledger: Ledger
+        self, outgoing: _Outgoing, params: dict[str, Any], blocks: Groups, tags: Groups, digests: dict[int, bytes]
     ) -> Manifest:
         self._counter += 1
-        blocks: Groups = tuple(tuple(group) for group in params["remote_block_ids"])
         facts = self._facts
         cut = tuple(_cut(outgoing.blocks, blocks, digests[rank]) for rank in range(facts.ranks))
         return Manifest(
@@ -137,10 +139,15 @@ class PrefillFence:
             prompt=outgoing.prompt or b"",
             computed_tokens=int(params.get("remote_num_tokens") or 0),
             blocks=blocks,
-            tags=tuple(ledger.serials(group) for group in blocks),
+            tags=tags,
             digests=cut,
             params=params,
         )
+
+
+def _sent(params: dict[str, Any], ledger: Ledger) -> Groups:
+    """Give the blocks that are sent: what stands before a window is a placeholder, and no decode may read it."""
+    return tuple(tuple(dropwhile(ledger.is_null, group)) for group in params.get("remote_block_ids") or ())
 
 
 def _cut(have: Groups, want: Groups, digests: bytes) -> bytes:

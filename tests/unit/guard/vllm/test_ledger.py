@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvfence.guard.vllm.ledger import SWEEP_BLOCKS, Ledger
+from kvfence.guard.vllm.prefill import _sent
 
 Tables = dict[str, tuple[list[int], ...]]
 
@@ -138,3 +139,11 @@ def test_honest_traffic_is_never_broken(pool: Any, seed: int) -> None:
         if name in tables:
             ledger.extend(name, tables[name])
         assert list(ledger.step(tables, table_of)) == [], number
+
+
+def test_placeholders_before_a_window_are_not_promised(pool: Any) -> None:
+    """vLLM sends its null block for what a window has left behind: nobody's bytes, which no decode may read."""
+    ledger = Ledger(pool)
+    first, second = granted(pool, 2)
+    null = next(block.block_id for block in pool.blocks if block.is_null)
+    assert _sent({"remote_block_ids": [[first, second], [null, second]]}, ledger) == ((first, second), (second,))
