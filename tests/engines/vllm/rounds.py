@@ -3,8 +3,8 @@
     KVFENCE_GUARD_KEY=... VLLM_ENABLE_V1_MULTIPROCESSING=0 python rounds.py MODEL [ROUNDS]
 
 Run by the engine's Python. Both pairs live in one process, and rounds are taken in turn, so that a machine's load falls
-on both; what a round costs is the whole process's, its threads' included. Prints one JSON document: the geometric mean
-of guarded over shipped, and its 95 % interval.
+on both; what a round costs is the whole process's, its threads' included. Prints a JSON line from the third round on:
+the geometric mean of guarded over shipped so far, and its 95 % interval. The last line is the result.
 """
 
 import json
@@ -19,8 +19,6 @@ from model_steps import Both
 from steps import ASKS
 
 AT_ONCE, NEW, ROUNDS = 8, 8, 24
-STUDENT_95 = 2.07
-"""For two dozen pairs."""
 
 
 def handed_off(both: Both, number: int) -> None:
@@ -47,18 +45,23 @@ def main(model: str, rounds: int) -> None:
             began = time.process_time()
             handed_off(sides[side], number)
             costs[side].append(time.process_time() - began)
-    logs = [math.log(a / b) for a, b in zip(costs["guarded"][1:], costs["shipped"][1:], strict=True)]
-    mean, spread = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs)) * STUDENT_95
-    found = {
-        "ratio": math.exp(mean),
-        "low": math.exp(mean - spread),
-        "high": math.exp(mean + spread),
+        if number >= 3:
+            sys.stdout.write(json.dumps(compared(costs["guarded"][1:], costs["shipped"][1:])) + "\n")
+            sys.stdout.flush()
+
+
+def compared(guarded: list[float], shipped: list[float]) -> dict[str, float]:
+    """Give the geometric mean of the rounds' ratios and its 95 % interval, by Student's t (to its first order)."""
+    logs = [math.log(a / b) for a, b in zip(guarded, shipped, strict=True)]
+    student = 1.96 + 2.37 / (len(logs) - 1)
+    mean, spread = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs)) * student
+    found = {"ratio": mean, "low": mean - spread, "high": mean + spread}
+    return {
+        **{name: round(math.exp(value), 4) for name, value in found.items()},
         "rounds": len(logs),
-        "shipped_s": statistics.median(costs["shipped"][1:]),
+        "shipped_s": statistics.median(shipped),
         "load": os.getloadavg()[0],
     }
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
