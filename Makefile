@@ -168,7 +168,7 @@ $(VLLM_PAIR)/.installed-%: $(VLLM_PAIR)/.installed tests/engines/vllm/cpu_lines.
 	$(VLLM_PAIR)/bin/python tests/engines/vllm/cpu_lines.py $(VLLM_PAIR)/lib/python3*/site-packages
 	@touch $@
 
-prove: install  ## Exhaust the larger worlds of the search and the whole matrix (half an hour of one core).
+prove: install  ## Exhaust the larger worlds of the search and the whole matrix (about an hour of one core).
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m prove tests/prove $(ARGS)
 
 bench: install  ## Run one benchmark: make bench BENCH=fence
