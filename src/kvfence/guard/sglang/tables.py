@@ -58,7 +58,6 @@ class Tables:
         self._known = np.zeros(rows, dtype=np.int64)
         self._seen = np.full(rows, -1, dtype=np.int64)
         self._owners = [""] * rows
-        self._places = np.zeros(len(serials.serial), dtype=np.int32)
         self._cursor = 0
         self._last = serials.last
 
@@ -101,7 +100,8 @@ class Tables:
         self._owners[row] = ""
 
     def _shorten(self, row: int, end: int) -> None:
-        np.subtract.at(self._serials.listed, self._pages[row, end : int(self._known[row])], 1)
+        pages = self._pages[row, end : int(self._known[row])]
+        self._count(pages, _twice(pages), -1)
         self._known[row] = end
 
     def _take_new(self, rows: Ints, ends: Ints) -> tuple[npt.NDArray[np.bool_], PageIds, int]:
@@ -119,23 +119,24 @@ class Tables:
             columns = np.arange(total) + np.repeat(starts - np.cumsum(counts) + counts, counts)
         at = rows[which]
         pages = self._slots[at, columns * self._page_size] // self._page_size
-        serials = self._serials.serial[pages]
+        serials, twice = self._serials.serial.take(pages.astype(np.intp)), _twice(pages)
         self._pages[at, columns], self._expected[at, columns] = pages, serials
         self._known[rows] = ends
-        np.add.at(self._serials.listed, pages, 1)
-        wrong = (serials <= 0) | self._shared(pages, serials > self._last)
+        self._count(pages, twice, 1)
+        wrong = serials <= 0
+        if len(twice):
+            wrong |= (serials > self._last) & np.isin(pages, twice)
         if not wrong.any():
             return bad, _NONE, total
         bad[which[wrong]] = True
         return bad, pages[wrong].astype(np.int64), total
 
-    def _shared(self, pages: npt.NDArray[np.int32], fresh: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which of the pages that were granted for this pass stand in it twice?"""
-        at = np.flatnonzero(fresh)
-        new = pages[at]
-        self._places[new] = at
-        twice = new[self._places[new] != at]
-        return np.isin(pages, twice) if len(twice) else np.zeros(len(pages), dtype=np.bool_)
+    def _count(self, pages: npt.NDArray[np.int32], twice: npt.NDArray[np.int32], by: int) -> None:
+        """Note that pages stand in one more table, or one less; counting each by itself is slow, and seldom needed."""
+        if len(twice):
+            np.add.at(self._serials.listed, pages, by)
+        else:
+            self._serials.listed[pages.astype(np.intp)] += by
 
     def _compare(self, rows: Ints, ends: Ints, columns: slice) -> Looked:
         start, end = columns.start, columns.stop
@@ -161,6 +162,12 @@ class Tables:
         np.subtract.at(self._serials.listed, self._pages[at, columns], 1)
         np.add.at(self._serials.listed, pages, 1)
         self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
+
+
+def _twice(pages: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Give the pages that are named more than once."""
+    ordered = np.sort(pages)
+    return ordered[1:][ordered[1:] == ordered[:-1]]
 
 
 class _Cut:
