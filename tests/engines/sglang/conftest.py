@@ -47,11 +47,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pa
 
 @pytest.fixture(scope="module")
 def observing(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
-    """A decode that observes, beside a prefill without the guard."""
+    """A pair with the guard on both roles, observing."""
     logs = tmp_path_factory.mktemp("observing")
     key, trace = secrets.token_hex(32), str(logs / TRACES)
     guard = {"KVFENCE_GUARD": "observe", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": trace}
-    with running(replace(site, guard=guard, prefill_guard=OFF), RELEASE, Sizes(), logs) as pair:
+    with running(replace(site, guard=guard), RELEASE, Sizes(), logs) as pair:
         yield pair
 
 

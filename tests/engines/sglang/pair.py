@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 import httpx
 from msgspec import Struct
+from msgspec.structs import replace
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -45,22 +46,20 @@ class Sizes(Struct, frozen=True):
 class Site(Struct, frozen=True):
     """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint.
 
-    ``guard``: variables of the guard, which is installed there too; off where nothing is said. ``prefill_guard``: those
-    of prefill, where they are others.
+    ``guard``: variables of the guard, which is installed there too; off where nothing is said.
     """
 
     python: Path
     releases: Path
     model: Path
     guard: Mapping[str, str] = OFF
-    prefill_guard: Mapping[str, str] | None = None
 
 
 class Pair(Struct, frozen=True):
     """A running pair: URLs of the front door and of both roles, and where their logs are.
 
     ``meeting``: the port where the roles meet. ``groups``: the process group of each role and of the router.
-    ``restart``: starts a role that was killed anew, in its place, and waits until it answers.
+    ``restart``: starts a role anew in its place, with a guard as before or another, and waits until it answers.
     """
 
     url: str
@@ -69,15 +68,15 @@ class Pair(Struct, frozen=True):
     logs: Path
     meeting: int
     groups: Mapping[str, int]
-    restart: Callable[[str], None]
+    restart: Callable[..., None]
 
 
-def environment(site: Site, release: str, role: str = "") -> dict[str, str]:
+def environment(site: Site, release: str) -> dict[str, str]:
     """Give what the engine's processes find: one release, the stand-in for its kernels, TCP on loopback."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG", "TMPDIR") if name in os.environ}
     return {
         **kept,
-        **(site.prefill_guard if role == "prefill" and site.prefill_guard is not None else site.guard),
+        **site.guard,
         "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": "127.0.0.1",
@@ -112,6 +111,7 @@ def router_command(site: Site, ports: list[int]) -> list[str]:
     command = [str(site.python), "-m", "sglang_router.launch_router", "--pd-disaggregation"]
     command += ["--prefill", f"http://127.0.0.1:{prefill}", meeting, "--decode", f"http://127.0.0.1:{decode}"]
     command += ["--host", "127.0.0.1", "--port", front, "--prometheus-port", metrics, "--policy", "round_robin"]
+    command += ["--health-check-interval-secs", "5", "--health-success-threshold", "1"]
     return [*command, "--disable-retries", "--disable-circuit-breaker"]
 
 
@@ -124,19 +124,20 @@ def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair
     urls = [f"http://127.0.0.1:{port}" for port in (front, *at.values())]
     with processes(logs) as held:
 
-        def start(role: str) -> None:
-            held.start(role, engine_command(site, sizes, role, (at[role], meeting)), environment(site, release, role))
+        def start(role: str, guard: Mapping[str, str]) -> None:
+            command = engine_command(site, sizes, role, (at[role], meeting))
+            held.start(role, command, environment(replace(site, guard=guard), release))
 
-        def restart(role: str) -> None:
+        def restart(role: str, guard: Mapping[str, str] = site.guard) -> None:
             held.end(role)
-            start(role)
+            start(role, guard)
             held.wait_until_ready([f"http://127.0.0.1:{at[role]}/health"])
             groups[role] = held.group(role)
 
         for role in at:
-            start(role)
+            start(role, site.guard)
         held.wait_until_ready([f"{url}/health" for url in urls[1:]])
-        held.start("router", router_command(site, ports), environment(site, release, "router"))
+        held.start("router", router_command(site, ports), environment(site, release))
         held.wait_until_ready([f"{urls[0]}/v1/models"])
         groups = {name: held.group(name) for name in (*at, "router")}
         yield Pair(*urls, logs, meeting, groups, restart)
