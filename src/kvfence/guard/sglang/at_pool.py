@@ -142,9 +142,15 @@ class AtPool:
         return self._serials is None or bool((self._serials.serial[np.asarray(pages)] > 0).all())
 
     def given_up(self, req: Any) -> None:
-        """A request's pages are about to be given back."""
+        """A request's pages are about to be given back, or its row is."""
         if self._tables is not None and req.kv.req_pool_idx is not None:
             self._tables.drop(int(req.kv.req_pool_idx))
+
+    def table_freed(self, _rows: Any, req: Any, *_given: Any, **_named: Any) -> None:
+        """A request has no table any more: what becomes of the pages in it is nobody's concern."""
+        self.given_up(req)
+
+    decode_table_freed = table_freed
 
     def _judge(self, reqs: list[Any], looked: Looked) -> None:
         wiring, enforces = self._wiring, self._wiring.settings.enforces

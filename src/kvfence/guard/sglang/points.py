@@ -46,6 +46,8 @@ POINTS = (
     Point("paged-decodes", (f"{_PAGED}.alloc_decode",), "after"),
     Point("paged-frees", (f"{_PAGED}._release_page_ids",)),
     Point("paged-clears", (f"{_PAGED}.clear",), "after"),
+    Point("table-freed", ("sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free",), "before"),
+    Point("decode-table-freed", (f"{_DECODE}.DecodeReqToTokenPool.free",), "before"),
     Point("roles-made", (f"{_SCHEDULER}.init_disaggregation",), "after"),
     Point("pass-begins", (f"{_SCHEDULER}.run_batch",), "before"),
     Point("pass-ends", (f"{_SCHEDULER}.process_batch_result",), "before"),

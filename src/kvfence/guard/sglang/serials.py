@@ -11,6 +11,8 @@ PageIds = npt.NDArray[np.int64]
 SERIAL_MAX = 2**31 - 1
 """Then serials begin anew: four bytes a page keep a large pool's in a core's cache, and no table stands that long."""
 
+SEVERAL = -1
+
 BANNED = 0
 """The serial of a page that was given to two: it is nobody's, and never is again."""
 
@@ -21,12 +23,16 @@ class Serials:
     Shapes:
         serial: [pages]; above 0 while granted, below while free, and what it was when it was granted last.
         listed: [pages]; in how many requests' tables a page stands, as far as these were looked at.
-    ``alarms`` grows whenever a page that stands in a table is granted or given back: then tables are looked at whole.
+        row: [pages]; whose table that is, where it is one; ``SEVERAL`` where it was more than one since.
+        stale: [rows]; a page that stands in this table has been granted or given back: it is to be looked at whole.
+    ``alarms`` grows where nobody knows whose table that is: then all are to be looked at whole.
     """
 
     def __init__(self, num_pages: int) -> None:
         self.serial = np.full(num_pages, -1, dtype=np.int32)
         self.listed = np.zeros(num_pages, dtype=np.int32)
+        self.row = np.full(num_pages, SEVERAL, dtype=np.int32)
+        self.stale = np.zeros(0, dtype=np.bool_)
         self.alarms = 0
         self.last = 1
         self.num_banned = 0
@@ -36,8 +42,7 @@ class Serials:
         self.last = self.last % SERIAL_MAX + 1
         before = self.serial[pages]
         self.serial[pages] = np.where(before < 0, self.last, before)
-        if self.listed[pages].any():
-            self.alarms += 1
+        self._alarm(pages)
         twice = pages[before > 0]
         self.ban(twice)
         return len(twice)
@@ -46,9 +51,18 @@ class Serials:
         """Pages are free again; say which of them may go back to the pool, None where all may."""
         before = self.serial[pages]
         self.serial[pages] = -np.abs(before)
-        if self.listed[pages].any():
-            self.alarms += 1
+        self._alarm(pages)
         return before != BANNED if self.num_banned and (before == BANNED).any() else None
+
+    def _alarm(self, pages: PageIds) -> None:
+        pages = pages[self.listed[pages] > 0]
+        if not len(pages):
+            return
+        rows = self.row[pages]
+        if (self.listed[pages] > 1).any() or (rows == SEVERAL).any():
+            self.alarms += 1
+        else:
+            self.stale[rows] = True
 
     def ban(self, pages: PageIds) -> None:
         """Keep pages from everybody for good: whose table names one is refused."""

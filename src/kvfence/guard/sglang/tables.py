@@ -1,18 +1,18 @@
 """Whether the pages that a pass reads and writes are still those that were granted for it: tables against serials.
 
 A request's table is its row in the engine's own map from tokens to slots. What a pass adds to it is looked at before
-the pass; of the rest a bounded part, turn by turn. Whenever a page that stands in any table is granted or given back,
-every table is looked at whole before its next pass and before the tokens of the one under way leave. All requests of
-a batch at once; no loop over pages.
+the pass; of the rest a bounded part, turn by turn. Whenever a page that stands in a table is granted or given back,
+that table is looked at whole before its next pass and before the tokens of the one under way leave; every table, where
+the page stands, or stood, in several. All requests of a batch at once; no loop over pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from kvfence.guard.sglang.serials import PageIds, Serials
+from kvfence.guard.sglang.serials import SEVERAL, PageIds, Serials
 
 SWEEP_PAGES = 4_096
 """Looked at in a pass beside what is new."""
@@ -21,7 +21,7 @@ WINDOW_PAGES = 16_384
 """Looked at in one piece where all are, so that a piece stays in a core's own cache."""
 
 Ints = npt.NDArray[np.int64]
-
+Pages = npt.NDArray[np.int32]
 
 _NONE: PageIds = np.zeros(0, dtype=np.int64)
 
@@ -58,6 +58,7 @@ class Tables:
         self._known = np.zeros(rows, dtype=np.int64)
         self._seen = np.full(rows, -1, dtype=np.int64)
         self._owners = [""] * rows
+        serials.stale = np.ones(rows, dtype=np.bool_)
         self._cursor = 0
         self._last = serials.last
 
@@ -71,28 +72,37 @@ class Tables:
         for at in np.flatnonzero(self._known[batch.rows] > ends):
             self._shorten(int(batch.rows[at]), int(ends[at]))
         bad, wrong, read = self._take_new(batch.rows, ends)
-        stale = self._seen[batch.rows] < self._serials.alarms
         found = [wrong]
-        if stale.any():
-            cut = _Cut(WINDOW_PAGES, ends)
-            pieces = range(cut.number)
-            self._seen[batch.rows] = self._serials.alarms
-        else:
-            cut = _Cut(SWEEP_PAGES, ends)
-            self._cursor = (self._cursor + 1) % max(1, cut.number)
-            pieces = range(self._cursor, min(self._cursor + 1, cut.number))
-        for number in pieces:
-            some, columns = cut.piece(number)
-            more = self._compare(batch.rows[some], ends[some], columns)
-            bad[some] |= more.bad
+        for which, columns in self._pieces(batch.rows, ends):
+            more = self._compare(batch.rows[which], ends[which], columns)
+            bad[which] |= more.bad
             found.append(more.pages)
             read += more.num_pages
         self._last = self._serials.last
         return Looked(bad, np.concatenate(found), read)
 
+    def _pieces(self, rows: Ints, ends: Ints) -> Iterator[tuple[Ints, slice]]:
+        """Give which of a batch, and which of their columns, to look at: the sweep's turn, and all of who is stale."""
+        everyone, turn = np.arange(len(rows)), _Cut(SWEEP_PAGES, ends)
+        if turn.number:
+            self._cursor = (self._cursor + 1) % turn.number
+            some, columns = turn.piece(self._cursor)
+            yield everyone[some], columns
+        stale = np.flatnonzero(self._are_stale(rows))
+        if len(stale):
+            self._seen[rows[stale]] = self._serials.alarms
+            self._serials.stale[rows[stale]] = False
+            cut = _Cut(WINDOW_PAGES, ends[stale])
+            for some, columns in map(cut.piece, range(cut.number)):
+                yield stale[some], columns
+
+    def _are_stale(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        stale: npt.NDArray[np.bool_] = self._serials.stale[rows] | (self._seen[rows] < self._serials.alarms)
+        return stale
+
     def look_again(self, batch: Batch) -> Looked | None:
         """Look at a batch's tables after its pass; None where nothing was granted or given back that stands in one."""
-        return self.look(batch) if (self._seen[batch.rows] < self._serials.alarms).any() else None
+        return self.look(batch) if self._are_stale(batch.rows).any() else None
 
     def drop(self, row: int) -> None:
         """A request's pages are about to be given back."""
@@ -100,8 +110,7 @@ class Tables:
         self._owners[row] = ""
 
     def _shorten(self, row: int, end: int) -> None:
-        pages = self._pages[row, end : int(self._known[row])]
-        self._count(pages, _twice(pages), -1)
+        self._unlist(self._pages[row, end : int(self._known[row])])
         self._known[row] = end
 
     def _take_new(self, rows: Ints, ends: Ints) -> tuple[npt.NDArray[np.bool_], PageIds, int]:
@@ -122,7 +131,7 @@ class Tables:
         serials, twice = self._serials.serial.take(pages.astype(np.intp)), _twice(pages)
         self._pages[at, columns], self._expected[at, columns] = pages, serials
         self._known[rows] = ends
-        self._count(pages, twice, 1)
+        self._list(pages, at)
         wrong = serials <= 0
         if len(twice):
             wrong |= (serials > self._last) & np.isin(pages, twice)
@@ -131,12 +140,15 @@ class Tables:
         bad[which[wrong]] = True
         return bad, pages[wrong].astype(np.int64), total
 
-    def _count(self, pages: npt.NDArray[np.int32], twice: npt.NDArray[np.int32], by: int) -> None:
-        """Note that pages stand in one more table, or one less; counting each by itself is slow, and seldom needed."""
-        if len(twice):
-            np.add.at(self._serials.listed, pages, by)
-        else:
-            self._serials.listed[pages.astype(np.intp)] += by
+    def _list(self, pages: Pages, rows: Ints) -> None:
+        """Note in whose tables pages stand from now on."""
+        _add(self._serials.listed, pages, 1)
+        self._serials.row[pages] = rows
+
+    def _unlist(self, pages: Pages) -> None:
+        """Note that pages stand in one table less each; whose the others are is not remembered."""
+        _add(self._serials.listed, pages, -1)
+        self._serials.row[pages] = SEVERAL
 
     def _compare(self, rows: Ints, ends: Ints, columns: slice) -> Looked:
         start, end = columns.start, columns.stop
@@ -159,15 +171,24 @@ class Tables:
 
     def _change(self, rows: Ints, where: tuple[Ints, ...], start: int, pages: npt.NDArray[np.int32]) -> None:
         at, columns = rows[where[0]], where[1] + start
-        np.subtract.at(self._serials.listed, self._pages[at, columns], 1)
-        np.add.at(self._serials.listed, pages, 1)
+        self._unlist(self._pages[at, columns])
+        self._list(pages, at)
         self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
 
 
-def _twice(pages: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _add(counts: Pages, pages: Pages, by: int) -> None:
+    """Count pages; each by itself is slow, and needed only where one is named twice."""
+    if len(_twice(pages)):
+        np.add.at(counts, pages, by)
+    else:
+        counts[pages] += by
+
+
+def _twice(pages: Pages) -> Pages:
     """Give the pages that are named more than once."""
-    ordered = np.sort(pages)
-    return ordered[1:][ordered[1:] == ordered[:-1]]
+    ordered: Pages = np.sort(pages)
+    twice: Pages = ordered[1:][ordered[1:] == ordered[:-1]]
+    return twice
 
 
 class _Cut:

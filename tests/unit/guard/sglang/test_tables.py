@@ -106,6 +106,67 @@ def test_a_page_given_back_under_a_pass_is_found_before_its_tokens_leave() -> No
     assert again.bad.tolist() == [True]
 
 
+def test_a_page_given_back_is_a_reason_to_look_at_its_own_table_alone() -> None:
+    """A request that ends costs those beside it nothing."""
+    pool = Pool()
+    taken = pool.grant(0, 5)
+    pool.grant(1, 5)
+    assert pool.bad(0, 1) == []
+    pool.serials.give_back(np.array([taken[1]]))
+    assert pool.tables.look_again(pool.batch(1)) is None
+    again = pool.tables.look_again(pool.batch(0))
+    assert again is not None
+    assert again.bad.tolist() == [True]
+
+
+def test_a_page_that_stood_in_several_tables_is_a_reason_to_look_at_all() -> None:
+    """Of two tables with a page of the cache the later one has ended: the other is found all the same."""
+    pool = Pool()
+    taken = pool.grant(0, 3)
+    assert pool.bad(0) == []
+    pool.write(1, 0, 1, [taken[0]])
+    pool.lengths[1] = 1
+    assert pool.bad(1) == []
+    pool.tables.drop(1)
+    pool.serials.give_back(np.array([taken[0]]))
+    again = pool.tables.look_again(pool.batch(0))
+    assert again is not None
+    assert again.bad.tolist() == [True]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_has_lost_a_page_is_looked_at_before_its_tokens_leave(seed: int) -> None:
+    """Tables that share pages, end, and lose pages to others, in any order: no loss waits for the sweep."""
+    pool, rng = Pool(), np.random.default_rng(seed)
+    lost = 0
+    for _ in range(300):
+        row, other = (int(each) for each in rng.choice(ROWS, 2, replace=False))
+        match int(rng.integers(4)):
+            case 0 if pool.lengths[row] < WIDTH - 4:
+                pool.grant(row, int(rng.integers(1, 4)))
+            case 1 if pool.lengths[row] < WIDTH - 4 and pool.lengths[other]:
+                shared = pool.slots[other, : pool.lengths[other]]
+                pool.write(row, pool.lengths[row], pool.lengths[row] + 1, [int(rng.choice(shared))])
+                pool.lengths[row] += 1
+            case 2:
+                pool.tables.drop(row)
+                pool.lengths[row] = 0
+            case 3 if pool.lengths[row]:
+                page = int(rng.choice(pool.slots[row, : pool.lengths[row]]))
+                pool.serials.give_back(np.array([page]))
+                losers = [at for at in range(ROWS) if page in pool.slots[at, : pool.lengths[at]]]
+                looks = [pool.tables.look_again(pool.batch(at)) for at in losers]
+                assert all(look is not None and look.bad.all() for look in looks)
+                lost += len(losers)
+                for at in losers:
+                    pool.tables.drop(at)
+                    pool.lengths[at] = 0
+            case _:
+                continue
+        assert pool.bad(*range(ROWS)) == []
+    assert lost > 20
+
+
 def test_a_page_granted_twice_refuses_both_and_never_returns() -> None:
     """An allocator that gives one page to two has no owner for it."""
     pool = Pool()
