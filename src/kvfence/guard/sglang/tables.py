@@ -81,14 +81,13 @@ class Tables:
         self._last = self._serials.last
         return Looked(bad, np.concatenate(found), read)
 
-    def _pieces(self, rows: Ints, ends: Ints) -> Iterator[tuple[Ints, slice]]:
+    def _pieces(self, rows: Ints, ends: Ints) -> Iterator[tuple[Ints | slice, slice]]:
         """Give which of a batch, and which of their columns, to look at: the sweep's turn, and all of who is stale."""
-        everyone, turn = np.arange(len(rows)), _Cut(SWEEP_PAGES, ends)
-        if turn.number:
-            self._cursor = (self._cursor + 1) % turn.number
-            some, columns = turn.piece(self._cursor)
-            yield everyone[some], columns
         stale = np.flatnonzero(self._are_stale(rows))
+        turn = _Cut(SWEEP_PAGES, ends)
+        if turn.number and len(stale) < len(rows):
+            self._cursor = (self._cursor + 1) % turn.number
+            yield turn.piece(self._cursor)
         if len(stale):
             self._seen[rows[stale]] = self._serials.alarms
             self._serials.stale[rows[stale]] = False
@@ -131,7 +130,7 @@ class Tables:
         serials, twice = self._serials.serial.take(pages.astype(np.intp)), _twice(pages)
         self._pages[at, columns], self._expected[at, columns] = pages, serials
         self._known[rows] = ends
-        self._list(pages, at)
+        self._list(pages, twice, at)
         wrong = serials <= 0
         if len(twice):
             wrong |= (serials > self._last) & np.isin(pages, twice)
@@ -140,14 +139,14 @@ class Tables:
         bad[which[wrong]] = True
         return bad, pages[wrong].astype(np.int64), total
 
-    def _list(self, pages: Pages, rows: Ints) -> None:
+    def _list(self, pages: Pages, twice: Pages, rows: Ints) -> None:
         """Note in whose tables pages stand from now on."""
-        _add(self._serials.listed, pages, 1)
+        _add(self._serials.listed, pages, twice, 1)
         self._serials.row[pages] = rows
 
     def _unlist(self, pages: Pages) -> None:
         """Note that pages stand in one table less each; whose the others are is not remembered."""
-        _add(self._serials.listed, pages, -1)
+        _add(self._serials.listed, pages, _twice(pages), -1)
         self._serials.row[pages] = SEVERAL
 
     def _compare(self, rows: Ints, ends: Ints, columns: slice) -> Looked:
@@ -172,13 +171,13 @@ class Tables:
     def _change(self, rows: Ints, where: tuple[Ints, ...], start: int, pages: npt.NDArray[np.int32]) -> None:
         at, columns = rows[where[0]], where[1] + start
         self._unlist(self._pages[at, columns])
-        self._list(pages, at)
+        self._list(pages, _twice(pages), at)
         self._pages[at, columns], self._expected[at, columns] = pages, self._serials.serial[pages]
 
 
-def _add(counts: Pages, pages: Pages, by: int) -> None:
+def _add(counts: Pages, pages: Pages, twice: Pages, by: int) -> None:
     """Count pages; each by itself is slow, and needed only where one is named twice."""
-    if len(_twice(pages)):
+    if len(twice):
         np.add.at(counts, pages, by)
     else:
         counts[pages] += by
