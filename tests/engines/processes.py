@@ -1,6 +1,7 @@
 """Engine processes on loopback: ports, waiting until they answer, ending them with all their children."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,14 +17,25 @@ START_S = 900
 
 END_S = 20
 
+PORTS = range(20_000, 32_000)
+
 
 def free_ports(number: int) -> list[int]:
-    """Give ports that nobody listens on; all are held until all are known."""
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
+    """Give ports that nobody listens on; all are held until all are known.
+
+    They lie below those that a system takes for outgoing connections: an engine listens only once it has loaded.
+    """
+    held: list[socket.socket] = []
+    while len(held) < number:
+        each = socket.socket()
+        try:
+            each.bind(("127.0.0.1", random.choice(PORTS)))
+        except OSError:
+            each.close()
+            continue
+        held.append(each)
+    ports: list[int] = [each.getsockname()[1] for each in held]
+    for each in held:
         each.close()
     return ports
 
