@@ -111,7 +111,8 @@ def router_command(site: Site, ports: list[int]) -> list[str]:
     command = [str(site.python), "-m", "sglang_router.launch_router", "--pd-disaggregation"]
     command += ["--prefill", f"http://127.0.0.1:{prefill}", meeting, "--decode", f"http://127.0.0.1:{decode}"]
     command += ["--host", "127.0.0.1", "--port", front, "--prometheus-port", metrics, "--policy", "round_robin"]
-    command += ["--health-check-interval-secs", "5", "--health-success-threshold", "1"]
+    command += ["--health-check-interval-secs", "15", "--health-check-timeout-secs", "60"]  # prefill may be that busy
+    command += ["--health-success-threshold", "1"]
     return [*command, "--disable-retries", "--disable-circuit-breaker"]
 
 
