@@ -4,6 +4,7 @@ Not for: sending (``kvfence.probe``), showing what is sent and how far it is (``
 """
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -20,7 +21,7 @@ from kvfence.cli.probe_handoff import app as handoff
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
 from kvfence.cli.render import print_error, print_note
-from kvfence.cli.shared_options import Authorities, Html, Out
+from kvfence.cli.shared_options import SEED_MAX, Authorities, Html, Out, agrees
 from kvfence.core.errors import SettingsError
 from kvfence.evidence.visible import plain
 
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True)
 
+CONTEXT_MAX = 100_000_000
 SIMULATED = 4
 """Tenants under one key, where fewer than two keys are named."""
 
@@ -84,12 +86,17 @@ def run(
     header_env: Headers = None,
     api: Annotated[str, typer.Option(help="chat, completions, or auto: the one that echoes better.")] = "auto",
     phases: Phases = "",
-    seed: Annotated[int | None, typer.Option(min=0, help="Draws the same again; default: a new one, and told.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEED_MAX, help="Draws the same again; default: a new one, and told.")
+    ] = None,
     max_requests: Annotated[int, typer.Option(min=12, help="The run is divided into so many.")] = 400,
     max_tokens_total: Annotated[int, typer.Option(min=1000, help="Of prompts and answers together.")] = 20_000_000,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Phases shrink to fit.")] = None,
     context: Annotated[
-        int | None, typer.Option(min=64, help="Its context in tokens, where /models (of a router, say) names none.")
+        int | None,
+        typer.Option(
+            min=64, max=CONTEXT_MAX, help="Its context in tokens, where /models (of a router, say) names none."
+        ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests open at once.")] = 16,
     max_cost: Annotated[float | None, typer.Option(min=0.0, help="Needs --price-in or --price-out.")] = None,
@@ -119,7 +126,8 @@ def run(
     from kvfence.probe.run import probe as carry_out
 
     forms = Forms(json, out, html, junit, reproducer, keep_evidence)
-    _require_sound(forms, model, unpriced=max_cost is not None and not price_in and not price_out)
+    numbers = {"--max-minutes": max_minutes, "--max-cost": max_cost, "--price-in": price_in, "--price-out": price_out}
+    _require_sound(forms, model, numbers)
     door = _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls))
     door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
     budget = Budget(
@@ -141,7 +149,7 @@ def run(
     _announce(asked, context or seen.context, len(api_key_env or []))
     if dry_run:
         return
-    if not yes and not _agrees():
+    if not yes and sys.stdin.isatty() and not agrees():  # elsewhere nobody is there to answer, and the budgets hold
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
     with Progress() as progress:
         record = _carried_out(carry_out(asked, context or seen.context, progress.see))
@@ -171,11 +179,6 @@ def _door(base_url: str, key_names: list[str], header_names: list[str], verify: 
     return Door(base_url=url, model="", keys=keys, key_names=names, headers=_headers(header_names), verify=verify)
 
 
-def _agrees() -> bool:
-    """Ask on a terminal; elsewhere nobody is there to answer, and the budgets hold."""
-    return not sys.stdin.isatty() or typer.confirm("Send it?", err=True)
-
-
 def _announce(asked: "Run", context: int | None, keys: int) -> None:
     """Say what will be sent, as whom, and how to send it again."""
     from kvfence.probe.plan import make_plan
@@ -196,6 +199,11 @@ def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     wrong = [f"--api-key-env {plain(name)}: this variable is not set" for name in names if not os.environ.get(name)]
     unfit = [name for name in names if not is_field_value(os.environ.get(name, ""))]
     wrong += [f"--api-key-env {plain(name)}: its value {_UNFIT}" for name in unfit]
+    values = [os.environ.get(name, "") for name in names]
+    again = [name for index, name in enumerate(names) if values[index] and values[index] in values[:index]]
+    wrong += [
+        f"--api-key-env {plain(name)}: the key of another one; several tenants need several keys" for name in again
+    ]
     if wrong:
         raise SettingsError(wrong)
     of = names if len(names) > 1 else (names or [""]) * SIMULATED
@@ -223,9 +231,13 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _require_sound(forms: Forms, model: str, *, unpriced: bool) -> None:
+def _require_sound(forms: Forms, model: str, numbers: dict[str, float | None]) -> None:
     """Refuse what would fail only after requests were sent."""
-    if unpriced:
+    if wrong := [
+        f"{option}: name a finite number" for option, number in numbers.items() if not math.isfinite(number or 0.0)
+    ]:
+        raise SettingsError(wrong)
+    if numbers["--max-cost"] is not None and not numbers["--price-in"] and not numbers["--price-out"]:
         raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
     forms.require_writable()
     try:

@@ -16,7 +16,7 @@ from msgspec import json as msgspec_json
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import console, print_error, print_json, print_note, print_table
-from kvfence.cli.shared_options import Authorities, Out
+from kvfence.cli.shared_options import SEED_MAX, Authorities, Out, agrees
 from kvfence.cli.written import refuse_unwritable
 from kvfence.core.errors import SettingsError
 
@@ -85,7 +85,7 @@ def handoff(
     lease_s: Annotated[float, typer.Option(min=0.5, help="How long prefill keeps pages (kv_lease_duration).")] = 30.0,
     block_size: Annotated[int, typer.Option(min=0, help="Tokens of a block; default: as the workers say.")] = 0,
     timeout_s: Annotated[float, typer.Option(min=1.0, help="How long one answer is waited for.")] = 330.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draws the same markers again.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=SEED_MAX, help="Draws the same markers again.")] = None,
     api_key_env: Key = "",
     ca: Authorities = None,
     insecure_tls: Annotated[bool, typer.Option("--insecure-tls", help="Check no certificate.")] = False,
@@ -215,7 +215,7 @@ def _require_agreement() -> None:
     """Ask on a terminal; elsewhere ``--yes`` must have said so."""
     if not sys.stdin.isatty():
         raise SettingsError(["--yes: say so where nobody can be asked; --dry-run shows what would be sent"])
-    if not typer.confirm("Send it?", err=True):
+    if not agrees():
         raise typer.Exit(ExitCode.COULD_NOT_TELL)
 
 

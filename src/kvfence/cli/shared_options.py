@@ -1,10 +1,21 @@
-"""Options that several verbs have, each worded once."""
+"""Options that several verbs have, each worded once, and the question that some of them end in."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+SEED_MAX = (1 << 63) - 1
+"""A larger number stands in no JSON document."""
+
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON there.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")]
 Authorities = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate authorities, PEM.")]
+
+
+def agrees() -> bool:
+    """Ask on a terminal whether to send; whoever leaves the question has not agreed."""
+    try:
+        return typer.confirm("Send it?", err=True)
+    except typer.Abort:
+        return False

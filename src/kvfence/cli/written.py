@@ -13,17 +13,24 @@ def refuse_unwritable(paths: Mapping[str, Path | None]) -> None:
     Raises:
         SettingsError: names every one of them.
     """
-    found = [(option, path, _hindrance(path)) for option, path in paths.items() if path is not None]
+    named = {option: path for option, path in paths.items() if path is not None}
+    places = [path.absolute() for path in named.values()]
+    found = [(option, path, _hindrance(path)) for option, path in named.items()]
+    found += [(option, path, "named twice") for option, path in named.items() if places.count(path.absolute()) > 1]
     if wrong := [f"{option} {path}: {why}" for option, path, why in found if why]:
         raise SettingsError(wrong)
 
 
 def _hindrance(path: Path) -> str:
     """Say what keeps a file from being written there; empty: nothing."""
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        return f"{error.strerror}; name another file"
+    if is_folder:
         return "this is a folder; name a file in it"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}; make it first"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not os.access(path if exists else path.parent, os.W_OK):
         return "it may not be written; name another file, or change its permissions"
     return ""

@@ -36,6 +36,7 @@ class Hearing:
         self.message = ""
         self.limit_tokens: int | None = None
         self.counted: int | None = None
+        self.refusal = ""
         self._text: list[str] = []
         self._aside: list[str] = []
         self._chars = 0
@@ -47,6 +48,7 @@ class Hearing:
         if self.trouble is None:
             said = read_refusal(message, self.ask.own, self.ask.prompt, self._mask)
             self.trouble, self.message = trouble, said.message
+            self.refusal = self.refusal or message
             self.limit_tokens, self.counted = said.limit_tokens, said.counted
 
     def event(self, data: str, now_s: float) -> None:
@@ -59,7 +61,7 @@ class Hearing:
         if not isinstance(frame, dict):
             self.fail(Trouble.MALFORMED, "an event that is not an object")
         elif frame.get("error"):
-            self.fail(Trouble.BROKEN, error_text(frame))
+            self._fail_with(frame)
         else:
             self._take(frame, "delta", now_s)
 
@@ -71,11 +73,18 @@ class Hearing:
             self.fail(Trouble.MALFORMED, "a body that is not JSON" if raw.strip() else "an empty body")
             return
         if not isinstance(frame, dict) or not isinstance(frame.get("choices"), list):
-            is_error = isinstance(frame, dict) and frame.get("error")
-            self.fail(*((Trouble.BROKEN, error_text(frame)) if is_error else (Trouble.MALFORMED, "no choices")))
+            if isinstance(frame, dict) and frame.get("error"):
+                self._fail_with(frame)
+            else:
+                self.refusal = all_texts(frame)
+                self.fail(Trouble.MALFORMED, "no choices")
             return
         self._take(frame, "message", now_s)
         self.first_s, self.finished = None, True
+
+    def _fail_with(self, frame: dict[str, Any]) -> None:
+        self.refusal = all_texts(frame)
+        self.fail(Trouble.BROKEN, error_text(frame))
 
     def _take(self, frame: dict[str, Any], part: str, now_s: float) -> None:
         usage = frame.get("usage")
@@ -85,23 +94,26 @@ class Hearing:
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index") in (None, 0):
                 self._take_choice(choice, part, now_s)
+            elif isinstance(choice, dict):  # nobody asked for a second one
+                self._keep("", "".join(_said(choice, part)))
 
     def _take_choice(self, choice: dict[str, Any], part: str, now_s: float) -> None:
-        message = choice.get(part)
-        text, aside = _texts(message) if isinstance(message, dict) else (_text(choice.get("text")), "")
+        text, aside = _said(choice, part)
         if text or aside:
             self.num_pieces += 1
             self.last_s = now_s
             self.first_s = now_s if self.first_s is None else self.first_s
-        if self._chars < TEXT_CHARS_MAX:
-            self._chars += len(text) + len(aside)
-            self._text.append(text)
-            self._aside.append(aside)
+        self._keep(text, aside)
         reason = choice.get("finish_reason")
         if isinstance(reason, str):
             self.finish_reason, self.finished = reason, True
         if len(self._logprobs) < LOGPROBS_MAX and choice.get("logprobs"):
             self._logprobs += _logprobs(choice["logprobs"])
+
+    def _keep(self, text: str, aside: str) -> None:
+        for part, kept in ((text, self._text), (aside, self._aside)):
+            kept.append(part[: TEXT_CHARS_MAX - self._chars])
+            self._chars += len(kept[-1])
 
     def exchange(self, ended_s: float, mask: Callable[[str], str] = str) -> Exchange:
         """Give all that was heard. ``mask``: takes secrets out of what was answered."""
@@ -122,6 +134,7 @@ class Hearing:
             logprobs=tuple(self._logprobs[:LOGPROBS_MAX]),
             trouble=self.trouble,
             message=self.message,
+            refusal=self._mask(self.refusal[:TEXT_CHARS_MAX]),
             limit_tokens=self.limit_tokens,
             retry_after_s=self.retry_after_s,
             num_pieces=self.num_pieces,
@@ -147,6 +160,21 @@ def error_text(frame: Any, depth: int = ERROR_DEPTH_MAX) -> str:
     if isinstance(frame, list):
         return "; ".join(error_text(each, depth - 1) for each in frame[:3])
     return frame if isinstance(frame, str) else ""
+
+
+def all_texts(frame: Any, depth: int = ERROR_DEPTH_MAX) -> str:
+    """Give every text in a body that is no answer: another's may stand in any of them."""
+    if isinstance(frame, dict):
+        frame = [*frame, *frame.values()]
+    if isinstance(frame, list) and depth:
+        return "\n".join(filter(None, (all_texts(each, depth - 1) for each in frame)))
+    return frame if isinstance(frame, str) else ""
+
+
+def _said(choice: dict[str, Any], part: str) -> tuple[str, str]:
+    """Give a choice's text, and apart what it thought and called, of chat or of a completion."""
+    message = choice.get(part)
+    return _texts(message) if isinstance(message, dict) else (_text(choice.get("text")), "")
 
 
 def _texts(message: dict[str, Any]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import httpx
 from httpx_sse import EventSource, SSEError
 from msgspec import Struct, json
 
-from kvfence.probe.answers import Hearing, error_text
+from kvfence.probe.answers import Hearing, all_texts, error_text
 from kvfence.probe.door import Api, Dialect, Door
 from kvfence.probe.exchange import Ask, Exchange, Trouble
 
@@ -43,7 +43,7 @@ class Heard(Struct, frozen=True):
 
 
 class TooMuch(Exception):
-    """More bytes than any answer to a canary has."""
+    """More bytes than any answer to a canary has, or as many as somebody likes: a packed body."""
 
 
 class _Bounded(httpx.AsyncByteStream):
@@ -159,7 +159,7 @@ class Client:
 
     async def _read(self, response: httpx.Response, hearing: Hearing) -> None:
         hearing.status = response.status_code
-        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+        if is_packed(response):
             hearing.fail(Trouble.MALFORMED, "a body that is packed, though it was asked for plain")
         elif response.status_code != 200:
             await self._read_refusal(response, hearing)
@@ -176,8 +176,10 @@ class Client:
         except (httpx.HTTPError, TooMuch):
             raw = b""
         try:
-            text = error_text(json.decode(raw))
+            frame = json.decode(raw)
+            text, hearing.refusal = error_text(frame), all_texts(frame)
         except (ValueError, RecursionError):
+            hearing.refusal = raw.decode("utf-8", "replace")
             text = "" if raw.lstrip()[:1] == b"<" else raw.decode("utf-8", "replace")
         hearing.fail(Trouble.LIMITED if later else Trouble.REFUSED, text or f"status {response.status_code}")
 
@@ -214,10 +216,17 @@ async def bounded_body(response: httpx.Response, bytes_max: int) -> bytes:
     """Give a body that is no longer than this.
 
     Raises:
-        TooMuch: it is longer.
+        TooMuch: it is longer, or packed: nobody knows how long it will be.
     """
+    if is_packed(response):
+        raise TooMuch
     response.stream = _Bounded(_raw(response), bytes_max)
     return await response.aread()
+
+
+def is_packed(response: httpx.Response) -> bool:
+    """Is a body other than plain, though it was asked for plain?"""
+    return response.headers.get("content-encoding", "identity").lower() not in ("", "identity")
 
 
 def _same_origin(url: str, location: str) -> str | None:

@@ -5,6 +5,7 @@ Keys stand here alone. They go into one header of requests to the base URL's own
 
 import re
 import ssl
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ from kvfence.probe.exchange import Ask
 
 SECRET_CHARS_MIN = 8
 """A shorter key or header value is in many a word: it is taken out of errors and not out of answers."""
+PIECE_CHARS = 12
+"""So many characters of a key or header value in a row are a piece of it: some servers repeat a beginning."""
+
 _FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SHAPE = "--base-url: write http://HOST:PORT or https://HOST/v1"
 
@@ -51,10 +55,8 @@ class Door(Struct, frozen=True, kw_only=True):
         return f"Door({self.base_url!r}, {len(self.keys)} tenants)"
 
     def masked(self, text: str, chars_min: int = 1) -> str:
-        """Take every key and header value out of a text, longest first: some servers repeat them in errors."""
-        for secret in sorted({*self.keys.values(), *self.headers.values()}, key=len, reverse=True):
-            text = text.replace(secret, "(key)") if len(secret) >= chars_min else text
-        return text
+        """Take every key and header value out of a text, longest first, then pieces of them."""
+        return without_secrets(text, [*self.keys.values(), *self.headers.values()], chars_min)
 
     def masked_answer(self, text: str) -> str:
         """Take out of an answer what is long enough to stand there by no chance: a marker must stay as it came."""
@@ -69,6 +71,26 @@ class Door(Struct, frozen=True, kw_only=True):
         """Give the headers of one tenant's request."""
         key = self.keys[tenant]
         return {**self.headers, **({"authorization": f"Bearer {key}"} if key else {})}
+
+
+def without_secrets(text: str, secrets: Iterable[str], chars_min: int = 1) -> str:
+    """Take secrets of so many characters or more out of a text, and pieces of any."""
+    longest = sorted({*secrets} - {""}, key=len, reverse=True)
+    for secret in longest:
+        text = text.replace(secret, "(key)") if len(secret) >= chars_min else text
+    for secret in longest:
+        text = _without_pieces(text, secret)
+    return text
+
+
+def _without_pieces(text: str, secret: str) -> str:
+    for begin in range(len(secret) - PIECE_CHARS + 1):
+        end = begin + PIECE_CHARS
+        if secret[begin:end] in text:
+            while end < len(secret) and secret[begin : end + 1] in text:
+                end += 1
+            text = text.replace(secret[begin:end], "(key)")
+    return text
 
 
 class Dialect:

@@ -102,7 +102,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """What one canary was answered.
 
     ``text``: the answer, with reasoning and tool calls apart in ``aside``. ``logprobs``: of the first tokens, as
-    (token, logprob). ``message``: the server's own words about a refusal, cut short; never a prompt's.
+    (token, logprob). ``message``: the server's own words about a refusal, cut short; never a prompt's. ``refusal``: all
+    of its words, whatever they repeat.
     ``limit_tokens``: an input limit that those words name. ``cached_tokens``: what usage says came from a cache.
     Units: seconds on the run's clock; first_s is the first piece of text.
     """
@@ -121,6 +122,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
     logprobs: tuple[tuple[str, float], ...] = ()
     trouble: Trouble | None = None
     message: str = ""
+    refusal: str = ""
     limit_tokens: int | None = None
     retry_after_s: float | None = None
     num_pieces: int = 0

@@ -111,4 +111,4 @@ class Redactor:
 
 def answer_of(exchange: Exchange) -> str:
     """Give all text that came: what was thought and called, what was said, and the words of an error."""
-    return "\n".join(part for part in (exchange.aside, exchange.text, exchange.message) if part)
+    return "\n".join(part for part in (exchange.aside, exchange.text, exchange.refusal or exchange.message) if part)

@@ -5,7 +5,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-PAUSE_S_MAX = 60.0
+PAUSE_S_MAX = 120.0
+"""Whoever asks for more has no use for a probe today."""
+
 PAUSE_S = 1.0
 STRIKES_MAX = 12
 
@@ -23,6 +25,7 @@ class Pacer:
         self.refused = 0
         self._open = 0
         self._strikes = 0
+        self._turn = 0
         self._answered = 0
         self._resume_s = 0.0
         self._freed = asyncio.Condition()
@@ -33,8 +36,8 @@ class Pacer:
         return self._open
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold one slot, once there is one and no pause.
+    async def slot(self) -> AsyncIterator[int]:
+        """Hold one slot, once there is one and no pause; give the turn that ``limited`` is told.
 
         Raises:
             Overloaded: too many refusals for load, one after the other.
@@ -44,17 +47,16 @@ class Pacer:
             self._open += 1
         try:
             await self._paused()
-            if self._strikes >= STRIKES_MAX:
-                raise Overloaded
-            yield
+            yield self._turn
         finally:
             async with self._freed:
                 self._open -= 1
                 self._freed.notify_all()
 
     async def _paused(self) -> None:
-        left = self._resume_s - time.monotonic()
-        if left > 0:
+        if self._strikes >= STRIKES_MAX:
+            raise Overloaded
+        if (left := self._resume_s - time.monotonic()) > 0:
             await asyncio.sleep(left)
             await self._paused()  # the pause may have grown
 
@@ -65,13 +67,20 @@ class Pacer:
         if self.width < self.concurrency and self._answered >= self.width:
             self.width, self._answered = self.width + 1, 0
 
-    def limited(self, retry_after_s: float | None) -> None:
-        """Take note that the server asks to come back later: all streams wait, and fewer are open."""
+    def limited(self, retry_after_s: float | None, turn: int) -> None:
+        """Take note that the server asks to come back later: all streams wait, and fewer are open.
+
+        Refusals of one turn are one strike: whoever lets eight in refuses eight of sixteen that come together.
+        """
         self.refused += 1
-        self._strikes += 1
         self._answered = 0
-        self.width = max(1, self.width // 2)
-        asked = retry_after_s if retry_after_s is not None else PAUSE_S * 2 ** min(self._strikes - 1, 5)
+        if turn == self._turn:
+            self._turn += 1
+            self._strikes += 1
+            self.width = max(1, self.width // 2)
+        asked = retry_after_s if retry_after_s is not None else PAUSE_S * 2 ** min(max(self._strikes, 1) - 1, 5)
+        if asked > PAUSE_S_MAX:
+            self._strikes = STRIKES_MAX
         self._resume_s = max(self._resume_s, time.monotonic() + min(max(asked, 0.0), PAUSE_S_MAX))
 
     def may_retry(self) -> bool:

@@ -212,16 +212,18 @@ class Stage:
     async def _ask(self, ask: Ask, draft: Draft, patience: Patience) -> Exchange:
         tokens = draft.expected + ask.max_tokens
         try:
-            async with self.pacer.slot():
+            async with self.pacer.slot() as turn:
                 self._check(tokens)
                 self.tally.reserved += tokens
                 try:
                     heard = await self.client.ask(ask, self._within(patience))
                 finally:
                     self.tally.reserved -= tokens
+                if heard.exchange.trouble is Trouble.LIMITED:
+                    self.pacer.limited(heard.exchange.retry_after_s, turn)
         except Overloaded:
             raise Ended(Cut.OVERLOAD, "the server asks to come back later, again and again") from None
-        self._note(heard, draft, self._within(patience).total_s)
+        self._note(heard, draft, patience.total_s)
         return heard.exchange
 
     def _check(self, tokens: int) -> None:
@@ -232,8 +234,10 @@ class Stage:
             raise Ended(Cut.BUDGET, "the time is over")
 
     def _within(self, patience: Patience) -> Patience:
+        """Leave when the run's time is over: an answer that is cut off then is no fault of the server."""
         left = self.deadline.left_s
-        return patience if left is None else Patience(min(patience.total_s, max(1.0, left)), patience.leave_s)
+        leave_s = patience.total_s if patience.leave_s is None else patience.leave_s
+        return patience if left is None or leave_s <= max(1.0, left) else replace(patience, leave_s=max(1.0, left))
 
     def _holds_foreign(self, exchange: Exchange) -> bool:
         """Does the answer hold another tenant's marker? For the live count: the verdict looks closer."""
@@ -245,9 +249,7 @@ class Stage:
         exchange = heard.exchange
         self.exchanges.append(exchange)
         self.tally.heard(exchange, draft.expected, self.phase)
-        if exchange.trouble is Trouble.LIMITED:
-            self.pacer.limited(exchange.retry_after_s)
-        elif exchange.status == 200:
+        if exchange.status == 200:
             self.pacer.answered()
         num_tokens = exchange.prompt_tokens or heard.counted
         if num_tokens:

@@ -63,6 +63,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 UNBOUNDED = (
     "faults that need a load, a length or a sequence of requests that this run did not make",
+    "the other of the two routes, and answers of a kind that was not asked for: tools, pictures, several choices",
     "text of callers who are not the probe: it knows its own markers alone",
     "leaks that change an answer without a word of the other's text in it",
     "a leak in which this model repeats what it has read less often than it repeats a marker of its prompt",

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.unit.cli.conftest import Run
 from tests.unit.probe.fakes import Fake, Handler, Model, Seen, Wire, in_thread
@@ -220,6 +221,13 @@ def test_a_models_name_moves_no_terminal(run: Run) -> None:
         (["--base-url", "http://h", "--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
         (["--base-url", "http://h", "--header-env", "x"], "--header-env"),
         (["--base-url", "http://h", "--max-cost", "3"], "--price-in"),
+        (["--base-url", "http://h", "--max-cost", "inf", "--price-in", "1"], "--max-cost"),
+        (["--base-url", "http://h", "--max-minutes", "nan"], "--max-minutes"),
+        (["--base-url", "http://h", "--seed", str(1 << 64)], "--seed"),
+        (["--base-url", "http://h", "--context", str(1 << 64)], "--context"),
+        (["--base-url", "http://h", "--out", "same", "--html", "./same"], "named twice"),
+        (["--base-url", "http://h", "--out", "n" * 300], "--out"),
+        (["--base-url", "http://h", "--api-key-env", "PROPER", "--api-key-env", "ALIKE"], "--api-key-env ALIKE"),
         (["--base-url", "http://h", "--api", "grpc"], "--api grpc"),
         (["--base-url", "http://127.0.0.1:99999"], "a port is 1 to 65535"),
         (["--base-url", "http://127.0.0.1:abc"], "a port is 1 to 65535"),
@@ -238,12 +246,31 @@ def test_a_models_name_moves_no_terminal(run: Run) -> None:
 )
 def test_wrong_usage_names_the_flag(run: Run, arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit 2 and the flag; nothing that may be a secret is repeated."""
-    for name, value in {"FOREIGN": "secret-\u00e4", "TRAILING": "secret\n", "PROPER": "secret"}.items():
+    for name, value in {
+        "FOREIGN": "secret-\u00e4",
+        "TRAILING": "secret\n",
+        "PROPER": "secret",
+        "ALIKE": "secret",
+    }.items():
         monkeypatch.setenv(name, value)
     outcome = run("probe", "run", *arguments)
     assert outcome.code == 2
     assert said in outcome.err
     assert "secret" not in outcome.err
+
+
+def test_who_leaves_the_question_has_not_agreed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C and Ctrl-D at the question: exit 3, for 1 would be a finding; nothing was sent."""
+
+    def leave(*_: object, **__: object) -> bool:
+        raise typer.Abort
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", leave)
+    with served(Model()) as fake:
+        outcome = run("probe", "run", "--base-url", fake.url)
+    assert outcome.code == 3
+    assert [seen.method for seen in fake.seen] == ["GET"]
 
 
 def test_keys_are_tenants_and_stand_nowhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from kvfence.probe.detectors import ALL, over_limit
+from kvfence.probe.detectors import ALL, empty_answer, over_limit
 from kvfence.probe.detectors import prompt_tokens as prompt_tokens_
-from kvfence.probe.exchange import Record
+from kvfence.probe.exchange import Phase, Record
 from kvfence.probe.finding import Finding, Severity
 from tests.unit.probe.endpoints import Temper, record
 from tests.unit.probe.faults import FAULTS
@@ -83,16 +83,20 @@ QUICK = [(500, 0.06), (510, 0.06), (520, 0.06)]
 
 
 @pytest.mark.parametrize(
-    ("shorter", "accused"),
+    ("times", "accused"),
     [
-        ([(300, 0.24), (320, 0.26), (340, 0.27)], True),
-        ([(300, 0.24), (320, 0.26), (340, 1.0)], False),  # others use the machine, too
-        ([(300, 0.24), (320, 0.26)], False),  # two may have been unlucky
+        ([(300, 0.24), (320, 0.26), (340, 0.27), *QUICK, (360, 0.28)], True),
+        ([(300, 0.24), (320, 0.26), (340, 0.27), *QUICK], False),  # it has grown faster
+        ([(300, 0.24), (320, 0.26), *QUICK, (340, 1.0)], False),  # others use the machine, too
+        ([(300, 0.24), *QUICK, (320, 0.26)], False),  # two may have been unlucky
     ],
 )
-def test_speed_is_impossible_only_beside_even_times(shorter: list[tuple[int, float]], accused: bool) -> None:
-    """Where lone prompts took unequal times a token the quick ones were lucky; where there are few nobody knows."""
-    found = [each for each in accusations(timed(*shorter, *QUICK)) if each.detector == "impossible-speed"]
+def test_speed_is_impossible_only_beside_even_times(times: list[tuple[int, float]], accused: bool) -> None:
+    """Where lone prompts took unequal times a token the quick ones were lucky; where there are few nobody knows.
+
+    And where none of the slow ones came later, the server may have got the machine for itself.
+    """
+    found = [each for each in accusations(timed(*times)) if each.detector == "impossible-speed"]
     assert bool(found) == accused
 
 
@@ -129,3 +133,47 @@ def test_a_refused_prompt_that_was_shorter_than_the_ruler_thinks_accuses_nobody(
     guessed = replace(refused, ask=replace(refused.ask, num_tokens=1_500))
     exchanges = tuple(guessed if each is refused else each for each in made.exchanges)
     assert over_limit.look(replace(made, exchanges=exchanges)) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "accused"),
+    [
+        (400, "The prompt was filtered by the content policy.", False),
+        (400, "This model's context length was exceeded.", True),
+        (400, "status 400", True),
+        (413, "no", True),
+    ],
+)
+def test_a_refusal_names_a_limit_unless_it_says_something_else(status: int, message: str, accused: bool) -> None:
+    """A filter of content refuses a short prompt, and longer ones are answered: that is no limit."""
+    made = record(1, rungs=30)
+    refused = next(each for each in made.exchanges if each.trouble is not None and each.status == 400)
+    other = replace(refused, ask=replace(refused.ask, num_tokens=900), status=status, message=message)
+    exchanges = tuple(other if each is refused else each for each in made.exchanges)
+    unsearched = replace(made, exchanges=exchanges, calibration=replace(made.calibration, limit_tokens=None))
+    assert bool(over_limit.look(unsearched)) == accused
+
+
+def test_a_server_that_counts_what_it_computed_is_accused_of_nothing() -> None:
+    """Of a prompt that it has seen, or whose beginning it has, some servers count the rest alone."""
+    made = record(1, rungs=30)
+    seen: set[str] = set()
+    exchanges = []
+    for each in made.exchanges:
+        known = each.ask.phase is Phase.PREFIX or each.ask.prompt in seen
+        seen.add(each.ask.prompt)
+        exchanges.append(replace(each, prompt_tokens=1) if known and each.prompt_tokens else each)
+    assert prompt_tokens_.look(replace(made, exchanges=tuple(exchanges))) == []
+    assert exchanges != list(made.exchanges)
+
+
+def test_an_answer_whose_tokens_nobody_sees_is_not_empty() -> None:
+    """Where thoughts are hidden and nothing is counted, short answers end for their length without a word."""
+    made = record(1, Temper(usage=False), rungs=52)
+    for reason, accused in (("length", False), ("stop", True)):
+        hidden = tuple(
+            replace(each, text="", finish_reason=reason) if each.is_answer and each.ask.max_tokens < 64 else each
+            for each in made.exchanges
+        )
+        found = empty_answer.look(replace(made, exchanges=hidden))
+        assert any(each.severity is Severity.SUSPECT for each in found) == accused

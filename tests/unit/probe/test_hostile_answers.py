@@ -1,13 +1,14 @@
 """Answers made to end the probe, or to get a key or a prompt into its report: each is one exchange with a name."""
 
+import gzip
 from typing import Any
 
 import pytest
 
-from kvfence.probe.answers import Hearing
+from kvfence.probe.answers import TEXT_CHARS_MAX, Hearing
 from kvfence.probe.client import Client, Patience, retry_after_of
 from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
-from kvfence.probe.finding import Redactor, Sight
+from kvfence.probe.finding import Redactor, Sight, answer_of
 from kvfence.probe.phases.calibrate import context_of
 from kvfence.probe.refusals import RUN_CHARS, read_refusal
 from kvfence.probe.run import Look, look
@@ -82,6 +83,50 @@ async def test_a_hostile_answer_is_one_exchange(trouble: Trouble, handler: Handl
     assert (found.limit_tokens, found.retry_after_s) == (None, None)
 
 
+async def test_a_packed_list_of_models_is_none() -> None:
+    """Plain was asked for: what a packed one unpacks to may be any size."""
+    packed = gzip.compress(b'{"data": [{"id": "m"}]}')
+    async with Fake(lambda _, wire: wire.answer(200, packed, content_encoding="gzip")) as fake:
+        assert await look(door_to(fake)) == Look()
+
+
+@pytest.mark.parametrize("size", [KEY[:20], KEY[7:30], KEY[-13:]], ids=["head", "middle", "tail"])
+async def test_a_piece_of_a_key_is_taken_out(size: str) -> None:
+    """Some servers repeat a beginning: twelve characters in a row are too many."""
+    found = await heard(lambda _, wire: wire.answer(401, {"error": f"no such token: {size}..."}))
+    assert found.message == "no such token: (key)..."
+    assert size not in found.refusal
+
+
+MARKER = "copper lantern walnut 4821"
+LATE = "." * 400 + MARKER
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda _, wire: wire.answer(500, {"error": {"message": LATE}}),
+        lambda _, wire: wire.answer(422, {"detail": [{"loc": ["body"], "msg": "bad", "input": MARKER}]}),
+        lambda _, wire: wire.answer(502, f"<html>{LATE}</html>".encode()),
+        lambda _, wire: wire.answer(200, {"error": {"code": MARKER}}),
+        lambda _, wire: wire.answer(200, {"output": [MARKER]}),
+        lambda _, wire: wire.events({"error": {"param": MARKER}}),
+        lambda _, wire: wire.events({"choices": [{"index": 1, "text": MARKER}]}, piece("so", "stop")),
+    ],
+    ids=["late", "fields", "page", "error", "other", "event", "choice"],
+)
+async def test_all_that_comes_is_looked_at(handler: Handler) -> None:
+    """Another's text may stand in any part of a refusal, however long, and in a choice that nobody asked for."""
+    found = await heard(handler)
+    assert MARKER in answer_of(found)
+
+
+async def test_one_piece_is_cut_as_many_are() -> None:
+    """What is kept of an answer is bounded, in however few pieces it comes."""
+    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": "a" * (TEXT_CHARS_MAX + 5)}]}))
+    assert len(found.text) == TEXT_CHARS_MAX
+
+
 async def test_models_nested_without_end_name_nothing() -> None:
     """A list of models that cannot be read is none."""
     async with Fake(lambda _, wire: wire.answer(200, DEEP)) as fake:
@@ -136,7 +181,9 @@ def test_words_that_hold_a_run_of_the_prompt_are_left_out(begin: int) -> None:
 
 
 async def test_a_server_that_repeats_the_prompt_is_not_quoted() -> None:
-    """Through the client, too, with no marker in what is repeated."""
+    """Through the client, too, with no marker in what is repeated; what else it says is looked at all the same."""
     ask = Ask(number=1, tenant="b", phase=Phase.SEED, prompt="the quick words of a canary, and more", max_tokens=4)
-    found = await heard(lambda seen, wire: wire.answer(400, {"error": "bad: " + seen.body["prompt"][:30]}), ask)
+    words = f"bad: {ask.prompt[:30]} {MARKER}"
+    found = await heard(lambda _, wire: wire.answer(400, {"error": words}), ask)
     assert (found.trouble, found.message) == (Trouble.REFUSED, "(words that repeat the prompt)")
+    assert MARKER in answer_of(found)

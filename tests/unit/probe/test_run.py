@@ -5,16 +5,19 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.probe import pacing
 from kvfence.probe import stage as stages
 from kvfence.probe.budget import Budget
+from kvfence.probe.client import Client
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Cut, Exchange, Phase, Record, Trouble
+from kvfence.probe.markers import draw_markers
 from kvfence.probe.phases import limits, oversize
 from kvfence.probe.run import PHASES, Run, look, probe
-from kvfence.probe.stage import echoes
+from kvfence.probe.stage import Canary, Stage, echoes
 from kvfence.probe.verdict import Verdict, judge
 from tests.unit.probe.fakes import Fake, Model, Seen, Wire, door_to
 
@@ -216,6 +219,31 @@ async def test_the_route_that_answers_is_taken() -> None:
     async with Fake(handler) as fake:
         record = await run_on(fake, api=None, phases=(Phase.SEED,))
     assert (record.cut, record.target.path) == (None, "/chat/completions")
+
+
+class Ending(Struct):
+    """A deadline that is always as near."""
+
+    left_s: float = 0.3
+
+
+async def test_an_answer_that_the_runs_end_cuts_off_is_no_fault_of_the_server() -> None:
+    """The probe leaves when its time is over: the stream did not break off."""
+
+    async def endless(_: Seen, wire: Wire) -> None:
+        await wire.head(200, {"content-type": "text/event-stream"})
+        while True:
+            await wire.send(b'data: {"choices": [{"text": "so "}]}\n\n')
+            await asyncio.sleep(0.05)
+
+    async with Fake(endless) as fake, Client(door_to(fake), 4) as client:
+        stage = Stage(client, SMALL, draw_markers(3, client.door.tenants), 3)
+        stage.deadline = Ending()  # type: ignore[assignment]
+        heard = await stage.send(
+            Canary(tenant="tenant-1", phase=Phase.SEED, role="natural", num_tokens=40, max_tokens=16)
+        )
+    assert (heard.trouble, heard.status) == (Trouble.LEFT, 200)
+    assert heard.text
 
 
 async def test_an_overloaded_server_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """200 and nothing in it.
 
-What it rests on: an answer of which usage counts a token may be a model's that ended at once; one without text and
-without a counted token is no answer. Some servers give a few of those anyway, so they accuse only where they come in
-one phase, or from one length on, and not elsewhere.
+What it rests on: an answer of which usage counts a token may be a model's that ended at once, and one that ended for
+its length had tokens (hidden thoughts, say); one without text and without either is no answer. Some servers give a few
+of those anyway, so they accuse only where they come in one phase, or from one length on, and not elsewhere.
 
 The bound: Fisher's exact test of each phase, and at each length, against the rest; corrected by their number. A prompt
 counts once, with its first answer: asked again it would be answered alike.
@@ -42,7 +42,8 @@ def look(record: Record) -> list[Finding]:
 
 def is_empty(exchange: Exchange) -> bool:
     """Was nothing said, thought or counted?"""
-    return exchange.is_answer and not (exchange.text or exchange.aside or exchange.completion_tokens)
+    said = exchange.text or exchange.aside or exchange.completion_tokens or exchange.finish_reason == "length"
+    return exchange.is_answer and not said
 
 
 def _tests(answers: Sequence[Exchange]) -> Iterator[tuple[float, str]]:

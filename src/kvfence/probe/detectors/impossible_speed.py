@@ -3,10 +3,10 @@
 What it rests on, with no chance in it: more fresh tokens do not take less time. So no rate is needed that a leak could
 have spoilt: a prompt is impossibly fast if its first token came ``MARGIN`` times sooner than the *fastest* of fresh
 prompts from a quarter of its length up to its own, at least ``LEAST`` of which had the server for themselves; those
-found too fast are no measure. Where these took unequal times a token, because others use the machine, the margin grows
-as many times. Answers from a prompt cache do not count: what an earlier prompt began with, and what usage
-calls cached, is taken off. Proxies that hold pieces back make times longer, never shorter. Three such answers are
-suspect, fewer a note.
+found too fast are no measure. One of those must have come later: a server that has grown faster is at no fault. Where
+they took unequal times a token, because others use the machine, the margin grows as many times. Answers from a prompt
+cache do not count: what an earlier prompt began with, and what usage calls cached, is taken off. Proxies that hold
+pieces back make times longer, never shorter. Three such answers are suspect, fewer a note.
 """
 
 from bisect import bisect_left, insort
@@ -37,7 +37,8 @@ def look(record: Record) -> list[Finding]:
         if least_s < NOTICEABLE_S:
             continue
         rates = [_ttft(each) / tokens for tokens, each in shorter if each.ask.number in alone]
-        if len(rates) >= LEAST and MARGIN * _ttft(exchange) * max(rates) / min(rates) < least_s:
+        later = any(each.sent_s > exchange.sent_s for _, each in shorter)
+        if later and len(rates) >= LEAST and MARGIN * _ttft(exchange) * max(rates) / min(rates) < least_s:
             seen = f"{_ttft(exchange):.3f} s, where a shorter prompt took {least_s:.3f} s"
             fast[exchange.ask.number] = Sight(exchange=exchange, seen=seen)
     if not fast:

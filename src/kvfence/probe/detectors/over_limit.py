@@ -1,10 +1,13 @@
 """A prompt is answered with 200 although a shorter one is refused for its length.
 
 What it rests on, with no chance in it: a limit is a limit. Prompt and prompt with answer must both be longer than those
-of a refused request (400, 413 or 422, no 429 and no 503), and the server must not have counted it down to what fits.
+of a refused request (400, 413 or 422, no 429 and no 503, and where it says why, the words are of length: filters of
+content refuse, too), and the server must not have counted it down to what fits.
 Nobody counts a refused prompt, so its length is the ruler's, and may be a little wrong: a refusal below what
 calibration saw answered is taken to be at that length.
 """
+
+import re
 
 from kvfence.probe.exchange import Exchange, Record, Trouble
 from kvfence.probe.finding import Finding, Severity, Sight
@@ -13,6 +16,8 @@ NAME = "over-limit"
 PREMISE = "what is longer than a refused prompt is refused"
 REFUSALS = frozenset({400, 413, 422})
 SLACK = 1.05
+_OF_LENGTH = re.compile(r"token|context (size|window)|length|long|large|limit|exceed|maximum|pages", re.IGNORECASE)
+_NO_WORDS = re.compile(r"status \d+|\(words .*|")
 
 
 def look(record: Record) -> list[Finding]:
@@ -32,7 +37,10 @@ def look(record: Record) -> list[Finding]:
 
 
 def _is_refusal(exchange: Exchange) -> bool:
-    return exchange.trouble is Trouble.REFUSED and exchange.status in REFUSALS
+    if exchange.trouble is not Trouble.REFUSED or exchange.status not in REFUSALS:
+        return False
+    said = exchange.message
+    return exchange.status == 413 or bool(_OF_LENGTH.search(said) or _NO_WORDS.fullmatch(said))
 
 
 def _is_over(exchange: Exchange, limit: int, max_tokens: int) -> bool:

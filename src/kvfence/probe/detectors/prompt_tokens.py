@@ -3,10 +3,11 @@
 What it rests on, with no chance in it: a server that answers a prompt counts it. A count below half of what was sent,
 cached tokens included, is suspect where the server has counted at least twice as much of another prompt in full: then
 it can. A count cut down to about the most that was ever counted is a prompt cut short, as some servers do without a
-word: a note, because the answer is then not to what was asked.
+word: a note, because the answer is then not to what was asked. A prompt counts once, with its first answer,
+and one that begins as another's not at all: some servers count what they had to compute.
 """
 
-from kvfence.probe.exchange import Exchange, Record
+from kvfence.probe.exchange import Exchange, Phase, Record, first_of_each_prompt
 from kvfence.probe.finding import Finding, Severity, Sight
 
 NAME = "prompt-tokens"
@@ -18,7 +19,8 @@ CUT = 0.9
 
 def look(record: Record) -> list[Finding]:
     """Compare what was counted with what was sent."""
-    counted = [each for each in record.exchanges if each.is_answer and each.prompt_tokens and each.ask.num_tokens]
+    fresh = first_of_each_prompt(each for each in record.exchanges if each.ask.phase is not Phase.PREFIX)
+    counted = [each for each in fresh if each.is_answer and each.prompt_tokens and each.ask.num_tokens]
     whole = max((_counted(each) for each in counted if _counted(each) >= CUT * _sent(each)), default=0)
     short = [each for each in counted if _counted(each) + SLACK_TOKENS < SHORT * _sent(each)]
     odd = [each for each in short if 2 * _counted(each) <= whole]

@@ -4,6 +4,7 @@ Bounded in bytes and time; no redirect is followed, no proxy taken from the envi
 Not for: what is handed over (``vllm.py``, ``sglang.py``).
 """
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvfence.probe.answers import error_text
 from kvfence.probe.client import ANSWER_BYTES_MAX, CONNECT_S, TooMuch, bounded_body
+from kvfence.probe.door import SECRET_CHARS_MIN, without_secrets
 from kvfence.probe.handoff.errors import NotTried
 from kvfence.probe.handoff.trial import Reply
 from kvfence.probe.refusals import read_refusal
@@ -54,7 +56,7 @@ class Pair:
             verify=site.verify,
             trust_env=False,
             follow_redirects=False,
-            timeout=httpx.Timeout(site.timeout_s, connect=CONNECT_S),
+            timeout=httpx.Timeout(None, connect=CONNECT_S),
             headers=headers | ({"authorization": f"Bearer {site.key}"} if site.key else {}),
         )
 
@@ -78,7 +80,7 @@ class Pair:
             said = read_refusal(error_text(frame), mask=self._masked).message
             unread = None if status == 200 else status
             return Reply(status=unread, ms=ms, message=problem or said or "an answer that cannot be read")
-        return _read(frame, ms, self._masked)
+        return _read(frame, ms, self._masked_answer)
 
     async def tokens_of(self, text: str, begins: bool) -> list[int]:
         """Give a text's tokens, as prefill counts them.
@@ -128,13 +130,14 @@ class Pair:
         headers = {} if body is None else {"content-type": "application/json"}
         url = self.site.urls[role] + path
         try:
-            request = self._http.build_request(method, url, content=content, headers=headers, timeout=limit_s)
-            response = await self._http.send(request, stream=True)
-            try:
-                raw = await bounded_body(response, ANSWER_BYTES_MAX)
-            finally:
-                await response.aclose()
-        except httpx.TimeoutException:
+            async with asyncio.timeout(limit_s):
+                request = self._http.build_request(method, url, content=content, headers=headers)
+                response = await self._http.send(request, stream=True)
+                try:
+                    raw = await bounded_body(response, ANSWER_BYTES_MAX)
+                finally:
+                    await response.aclose()
+        except (TimeoutError, httpx.TimeoutException):
             return None, None, f"no answer from {role} within {limit_s:.0f} s"
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TooMuch, OSError) as error:
             return None, None, f"no answer from {role}: {type(error).__name__}"
@@ -144,7 +147,10 @@ class Pair:
             return response.status_code, raw.decode("utf-8", "replace"), ""
 
     def _masked(self, text: str) -> str:
-        return text.replace(self.site.key, "(key)") if self.site.key else text
+        return without_secrets(text, [self.site.key])
+
+    def _masked_answer(self, text: str) -> str:
+        return without_secrets(text, [self.site.key], SECRET_CHARS_MIN)
 
 
 def _read(frame: dict[str, Any], ms: float, masked: Any) -> Reply:

@@ -38,7 +38,7 @@ def heading(document: Document) -> str:
     if document.verdict is Verdict.SUSPECT:
         return "No text of another caller was proven, but a sound server does not do this"
     if document.verdict is Verdict.CLEAN:
-        return "No leak was seen, and this run would have seen most"
+        return "No leak was seen, and this run bounds how often one may come"
     return "This run cannot tell"
 
 
