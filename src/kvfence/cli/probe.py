@@ -69,7 +69,16 @@ Keys = Annotated[
 Headers = Annotated[
     list[str] | None, typer.Option("--header-env", metavar="NAME=VAR", help="A header, its value from a variable.")
 ]
-Phases = Annotated[str, typer.Option(help="Some of seed,oversize,abort,pressure,prefix,replay; default: all.")]
+Phases = Annotated[
+    str, typer.Option(help="Some, with commas: seed, oversize, abort, pressure, prefix, replay; default: all.")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=SEED_MAX, help="Draws the same again; default: a new one, and told.")
+]
+Context = Annotated[
+    int | None,
+    typer.Option(min=64, max=CONTEXT_MAX, help="Its context in tokens, where /models (of a router, say) names none."),
+]
 Price = Annotated[float | None, typer.Option(min=0.0, help="Per million tokens, for the estimate.")]
 Keep = Annotated[
     bool, typer.Option("--keep-evidence", help="Keep foreign text that was found; default: digests and lengths.")
@@ -86,18 +95,11 @@ def run(
     header_env: Headers = None,
     api: Annotated[str, typer.Option(help="chat, completions, or auto: the one that echoes better.")] = "auto",
     phases: Phases = "",
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=SEED_MAX, help="Draws the same again; default: a new one, and told.")
-    ] = None,
+    seed: Seed = None,
     max_requests: Annotated[int, typer.Option(min=12, help="The run is divided into so many.")] = 400,
     max_tokens_total: Annotated[int, typer.Option(min=1000, help="Of prompts and answers together.")] = 20_000_000,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Phases shrink to fit.")] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=64, max=CONTEXT_MAX, help="Its context in tokens, where /models (of a router, say) names none."
-        ),
-    ] = None,
+    context: Context = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests open at once.")] = 16,
     max_cost: Annotated[float | None, typer.Option(min=0.0, help="Needs --price-in or --price-out.")] = None,
     price_in: Price = None,

@@ -46,7 +46,6 @@ class Tally(Struct):
     tokens: dict[Phase, int] = {}
     reserved: int = 0
     troubles: dict[str, int] = {}
-    answered: int = 0
 
     @property
     def total(self) -> int:
@@ -64,9 +63,7 @@ class Tally(Struct):
         self.tokens_in += tokens_in
         self.tokens_out += tokens_out
         self.tokens[phase] = self.tokens.get(phase, 0) + tokens_in + tokens_out
-        if exchange.trouble is None:
-            self.answered += 1
-        else:
+        if exchange.trouble is not None:
             self.troubles[exchange.trouble] = self.troubles.get(exchange.trouble, 0) + 1
 
 

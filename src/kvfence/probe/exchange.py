@@ -207,7 +207,7 @@ class Target(Struct, frozen=True, kw_only=True):
 class Record(Struct, frozen=True, kw_only=True):
     """A whole run, as the detectors see it.
 
-    ``planted``: by tenant, every marker that was sent under its key; ``texts``: by tenant, what was seeded.
+    ``planted``: by tenant, every marker that was drawn for it; ``texts``: by tenant, what was seeded.
     ``words``: the lists that markers are drawn from. A marker is one word of each list, in their order and apart by
     spaces, drawn evenly; one list may stand there more than once. No word is drawn twice in a run, numbers aside. What
     chance can do follows from this alone.

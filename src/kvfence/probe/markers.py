@@ -5,7 +5,6 @@ of a run share a word, so that a single word already says whose text it was; how
 detectors say. Everything follows from the run's seed.
 """
 
-import math
 import random
 from collections.abc import Sequence
 
@@ -16,21 +15,12 @@ from kvfence.probe.words import LISTS
 
 MARKERS_MAX = min(map(len, LISTS))
 PER_TENANT_MAX = 12
-SPACE: int = math.prod(map(len, LISTS))
-"""So many markers there are; each is as likely as any other."""
-
-ENTROPY_BITS: float = math.log2(SPACE)
 
 
 class Markers(Struct, frozen=True):
     """The one registry of a run: by tenant, its markers."""
 
     planted: dict[str, tuple[str, ...]]
-
-    @property
-    def count(self) -> int:
-        """Give how many are planted."""
-        return sum(map(len, self.planted.values()))
 
     def of(self, tenant: str, number: int) -> str:
         """Give a tenant's marker, in turn."""
@@ -51,13 +41,3 @@ def draw_markers(seed: int, tenants: Sequence[str]) -> Markers:
     each = min(PER_TENANT_MAX, MARKERS_MAX // len(tenants))
     planted = {tenant: tuple(drawn[index * each : (index + 1) * each]) for index, tenant in enumerate(tenants)}
     return Markers(planted)
-
-
-def accident_bound(num_markers: int, num_characters: int) -> float:
-    """Bound the chance that any of the markers stands in a text that nobody who knew them has written.
-
-    At each place of a fixed text at most one marker of all ``SPACE`` can begin (four digits follow three words), and
-    each marker of a run is drawn evenly from them; so the chance is at most markers times places over ``SPACE``,
-    whatever the text is.
-    """
-    return min(1.0, num_markers * num_characters / SPACE)

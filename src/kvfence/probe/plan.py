@@ -33,7 +33,6 @@ LEAST: dict[Phase, int] = {
 CALIBRATE_MOST = 56
 """More tells no more: what is left goes to the others."""
 
-REQUESTS_MIN = sum(LEAST.values())
 ANSWER_TOKENS = 32
 PRESSURE_TOKENS = 128
 UNKNOWN_CONTEXT = 32_768

@@ -262,7 +262,7 @@ async def test_a_client_leaves_before_the_first_token() -> None:
         await asyncio.Event().wait()
 
     async with Fake(silent) as fake:
-        found = await heard(fake, ask_of(leave=0), Patience(5.0, leave_s=0.05))
+        found = await heard(fake, ask_of(leave=0), Patience(5.0, leave_s=0.5))
     assert (found.trouble, found.text, len(fake.seen)) == (Trouble.LEFT, "", 1)
 
 

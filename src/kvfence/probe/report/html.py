@@ -4,7 +4,6 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from kvfence.probe.finding import Severity
 from kvfence.probe.report import charts
 from kvfence.probe.report.document import Document
 from kvfence.probe.verdict import Verdict
@@ -63,5 +62,4 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"n": _counted, "p": chance}
-    environment.globals |= {"LEAK": Severity.LEAK}
     return environment.get_template("page.html.j2")
