@@ -86,11 +86,13 @@ class Ladder:
 
     def learn(self, heard: Iterable[Exchange]) -> None:
         """Look where own prompts begin to be lost: above that place they are seldom shown, below as in calibration."""
+        heard = list(heard)
+        if self.stage.calibration.unanswered_tokens is None:
+            waited = [each.ask.num_tokens for each in heard if each.ask.num_tokens and is_unanswered(each)]
+            self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=min(waited, default=None))
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
-            if height and is_unanswered(each) and self.stage.calibration.unanswered_tokens is None:
-                self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=height)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
@@ -180,8 +182,7 @@ async def wait_out(stage: Stage) -> None:
     The last of a run and alone: until it is refused the server may answer nobody.
     """
     height = stage.calibration.unanswered_tokens
-    waited_s = max((each.ended_s - each.sent_s for each in stage.exchanges if is_unanswered(each)), default=0.0)
-    if height is not None and waited_s < 0.9 * PATIENCE_S and stage.has_room(1, height):
+    if height is not None and stage.has_room(1, height):
         rung = _rung(Ladder(stage), stage.tenants[0], height, 0)
         await stage.send(replace(rung, patience=Patience(PATIENCE_S)))
 
