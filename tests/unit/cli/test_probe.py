@@ -114,10 +114,11 @@ def test_a_named_authority_is_trusted(run: Run, certificate: tuple[ssl.SSLContex
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_at_its_first_look_could_not_tell(run: Run, number: signal.Signals) -> None:
     """The list of models never comes, and whoever waits stops it: exit 3, one line, and no trace of an error."""
+    never = asyncio.Event()  # held here: who waits for what nobody else holds may be collected with it
 
     async def silent(_: Seen, __: Wire) -> None:
         os.kill(os.getpid(), number)
-        await asyncio.Event().wait()
+        await never.wait()
 
     with served(silent) as fake:
         outcome = run("probe", "run", "--base-url", fake.url)
