@@ -124,6 +124,7 @@ async def test_what_is_never_answered_is_waited_for_last_and_alone(monkeypatch: 
     assert last.ask.role == "ladder"
     assert last.ask.num_tokens == record.calibration.unanswered_tokens
     assert stages.is_unanswered(last)
+    assert not last.ask.stream
     assert before[-1].ask.phase is Phase.REPLAY
     assert 0 < max(each.ended_s - each.sent_s for each in before if stages.is_unanswered(each)) < 3.9
     assert last.ended_s - last.sent_s > 3.9

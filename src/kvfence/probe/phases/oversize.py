@@ -179,12 +179,13 @@ async def run(stage: Stage) -> None:
 async def wait_out(stage: Stage) -> None:
     """Ask once more what was waited for in vain, and wait as long as engines take to refuse it.
 
-    The last of a run and alone: until it is refused the server may answer nobody.
+    The last of a run and alone: until it is refused the server may answer nobody. Not as a stream, whose status is told
+    before its refusal.
     """
     height = stage.calibration.unanswered_tokens
     if height is not None and stage.has_room(1, height):
         rung = _rung(Ladder(stage), stage.tenants[0], height, 0)
-        await stage.send(replace(rung, patience=Patience(PATIENCE_S)))
+        await stage.send(replace(rung, stream=False, patience=Patience(PATIENCE_S)))
 
 
 def _rung(ladder: Ladder, asker: str, height: int, number: int) -> Canary:
