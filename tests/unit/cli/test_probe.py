@@ -120,8 +120,12 @@ def test_a_run_that_is_stopped_at_its_first_look_could_not_tell(run: Run, number
         os.kill(os.getpid(), number)
         await never.wait()
 
-    with served(silent) as fake:
-        outcome = run("probe", "run", "--base-url", fake.url)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+    try:
+        with served(silent) as fake:
+            outcome = run("probe", "run", "--base-url", fake.url)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert outcome.code == 3
     assert outcome.err.strip() == "stopped"
     assert [seen.method for seen in fake.seen] == ["GET"]
