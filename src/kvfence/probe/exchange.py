@@ -151,8 +151,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
     ``limit_tokens``: the longest prompt that is answered, between ``limit_low`` (answered) and ``limit_high``
     (refused) where the bisection did not end. ``unanswered_tokens``: the shortest prompt that was waited for in vain.
-    ``advertised_tokens``: the context that the server names, at
-    ``/models`` or in the words of a refusal.
+    ``advertised_tokens``: the context that the server names, at ``/models`` or in the words of a refusal.
     ``tokens_per_s``: prefill's rate, the fastest seen for a fresh prompt sent alone; ``overhead_s``: of the shortest
     prompt.
     ``tokens_per_word``: of our own prompts, by usage or by bisection. ``deterministic``: one greedy prompt asked

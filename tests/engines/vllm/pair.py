@@ -23,6 +23,8 @@ import httpx
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvfence.evidence.vllm import ASK_PREFILL
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
@@ -129,15 +131,6 @@ def running(sites: Mapping[str, Site], sizes: Sizes, logs: Path) -> Iterator[Pai
 # ---- a hand-off, step by step ----
 
 Params = dict[str, Any]
-ASKS: Params = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
-"""What a proxy puts into the request to prefill."""
 
 
 def complete(url: str, prompt: str | list[int], max_tokens: int, params: Params | None = None, **more: Any) -> Any:
@@ -150,7 +143,7 @@ def complete(url: str, prompt: str | list[int], max_tokens: int, params: Params 
 
 def prefilled(pair: Pair, prompt: str | list[int], **more: Any) -> Params:
     """Let prefill compute a prompt, and give the hand-off that it answers with."""
-    answer = complete(pair.prefill, prompt, 1, ASKS, **more)
+    answer = complete(pair.prefill, prompt, 1, ASK_PREFILL, **more)
     answer.raise_for_status()
     params: Params = answer.json()["kv_transfer_params"]
     return params

@@ -1,6 +1,7 @@
 """The search for the longest prompt that is answered: what the server names, what its refusals say, then bisection."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.probe.client import Patience
 from kvfence.probe.exchange import Exchange, Phase, Trouble
@@ -83,10 +84,10 @@ def _narrow(found: Found, guess: int, heard: Exchange) -> Found:
     named = heard.limit_tokens or found.named
     if is_refused(heard):
         unanswered = min(found.unanswered or guess, guess) if is_unanswered(heard) else found.unanswered
-        return Found(found.low, min(found.high or guess, guess), named, unanswered)
+        return replace(found, high=min(found.high or guess, guess), named=named, unanswered=unanswered)
     low = max(found.low or 0, num_tokens)
     high = found.high if found.high is None or found.high > low else low + 1
-    return Found(low, high, named, found.unanswered)
+    return replace(found, low=low, high=high, named=named)
 
 
 def patience_beyond(stage: Stage, num_tokens: int, wait_s: float) -> Patience:
