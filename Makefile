@@ -32,6 +32,8 @@ SGLANG_RELEASES := 0.5.19 0.5.23
 RELEASE := 0.5.19
 # One environment, one release of vLLM in it at a time: RELEASE=0.31.0 replaces what is there.
 VLLM_PAIR := .venv-vllm-pair
+# CASES=2p2d: two prefills with two decodes, apart from the rest because they need 18 GB.
+VLLM_CASES = $(if $(filter 2p2d,$(CASES)),test_2p2d.py,test_stock.py test_steps.py test_observe.py test_guard.py test_gateway.py)
 VLLM_PAIR_RELEASE = $(if $(filter command,$(word 1,$(origin RELEASE))),$(RELEASE),$(VLLM_VERSION))
 WITH_SGLANG = SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python SGLANG_FOLDER=$(CURDIR)/$(SGLANG)/releases SGLANG_RELEASE=$(RELEASE) OMP_NUM_THREADS=1
 
@@ -144,9 +146,9 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
 	@touch $@
 
-test-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The guard in a real vLLM pair (RELEASE=0.32.0; 4 GB of installs, 8 GB).
+test-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The guard in a real vLLM pair (RELEASE=0.32.0; 4 GB of installs, 8 GB; CASES=2p2d: two and two).
 	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \
-	  $(CURDIR)/$(BIN)/pytest -c pytest.ini test_stock.py test_steps.py test_guard.py test_gateway.py $(ARGS)
+	  $(CURDIR)/$(BIN)/pytest -c pytest.ini $(VLLM_CASES) $(ARGS)
 
 test-probe-vllm: install $(VLLM_PAIR)/.installed-$(VLLM_PAIR_RELEASE)  ## The probe's hand-offs against real vLLM pairs, stock and guarded.
 	cd tests/engines/vllm && VLLM_PYTHON=$(CURDIR)/$(VLLM_PAIR)/bin/python VLLM_RELEASE=$(VLLM_PAIR_RELEASE) OMP_NUM_THREADS=1 \

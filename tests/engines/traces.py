@@ -4,10 +4,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def rulings(folder: Path) -> list[tuple[str, str]]:
     """Give each trace's role and verdict."""
+    return [(trace["role"], trace["verdict"]) for trace in replayed(folder)]
+
+
+def replayed(folder: Path) -> list[dict[str, Any]]:
+    """Give all that is said of each trace."""
     command = [sys.executable, "-m", "kvfence", "prove", "replay", "--so-far", "--json", str(folder)]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return [(trace["role"], trace["verdict"]) for trace in json.loads(ended.stdout)["traces"]]
+    found: list[dict[str, Any]] = json.loads(ended.stdout)["traces"]
+    return found

@@ -258,7 +258,8 @@ class Watch:
     def _reserved(self, event: Reserved) -> None:
         if event.attempt in self._handoffs:
             raise LocalProtocolError(f"pages for attempt {event.attempt} were set aside before")
-        self._break_unless("granted-once", self._owners.keys().isdisjoint(event.pages))
+        own = frozenset(event.pages)
+        self._break_unless("granted-once", len(own) == len(event.pages) and self._owners.keys().isdisjoint(own))
         self._begin(event.attempt, event.pages)
 
     def _said_at_decode(self, event: Said) -> None:

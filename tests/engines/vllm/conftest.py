@@ -14,6 +14,8 @@ from kvfence.models.bundled import embedded_model
 TRACES = "traces"
 """In the folder of a pair's logs."""
 
+ROLES = ("prefill", "decode")
+
 RELEASE = os.environ.get("VLLM_RELEASE", "0.32.0")
 
 
@@ -35,15 +37,27 @@ def key() -> str:
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
     """A pair as shipped."""
-    with running({"prefill": site, "decode": site}, Sizes(), tmp_path_factory.mktemp("stock")) as pair:
-        yield pair
+    with running(dict.fromkeys(ROLES, site), Sizes(), tmp_path_factory.mktemp("stock")) as both:
+        yield both.pair()
+
+
+def fenced(site: Site, mode: str, key: str, logs: Path) -> Site:
+    """Give a site whose workers are guarded."""
+    guard = {"KVFENCE_GUARD": mode, "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": str(logs / TRACES)}
+    return replace(site, guard=guard)
+
+
+@pytest.fixture(scope="module")
+def observing(tmp_path_factory: pytest.TempPathFactory, site: Site, key: str) -> Iterator[Pair]:
+    """A pair with the guard on both roles, observing."""
+    logs = tmp_path_factory.mktemp("observing")
+    with running(dict.fromkeys(ROLES, fenced(site, "observe", key, logs)), Sizes(), logs) as both:
+        yield both.pair()
 
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site, key: str) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
     logs = tmp_path_factory.mktemp("guarded")
-    guard = {"KVFENCE_GUARD": "enforce", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": str(logs / TRACES)}
-    fenced = replace(site, guard=guard)
-    with running({"prefill": fenced, "decode": fenced}, Sizes(), logs) as pair:
-        yield pair
+    with running(dict.fromkeys(ROLES, fenced(site, "enforce", key, logs)), Sizes(), logs) as both:
+        yield both.pair()

@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -60,12 +60,27 @@ class Site(Struct, frozen=True):
 
 
 class Pair(Struct, frozen=True):
-    """A running pair: URLs of both roles, and the processes ``prefill`` and ``decode`` with their logs."""
+    """Two running roles: their URLs, the processes by name with their logs, and ``start``, as of ``Workers``."""
 
     prefill: str
     decode: str
     held: Processes
-    start_prefill: Any = None
+    start: Callable[..., None]
+
+
+class Workers(Struct, frozen=True):
+    """Running workers by name, which begins with the role.
+
+    ``start``: starts one anew that was ended, as it was or of another ``Site``, and waits until it answers.
+    """
+
+    urls: Mapping[str, str]
+    held: Processes
+    start: Callable[..., None]
+
+    def pair(self, prefill: str = "prefill", decode: str = "decode") -> Pair:
+        """Give two of them as a pair."""
+        return Pair(self.urls[prefill], self.urls[decode], self.held, self.start)
 
 
 def environment(site: Site, side_channel: int) -> dict[str, str]:
@@ -107,25 +122,25 @@ def command(site: Site, sizes: Sizes, role: str, port: int) -> list[str]:
 
 
 @contextmanager
-def running(sites: Mapping[str, Site], sizes: Sizes, logs: Path) -> Iterator[Pair]:
-    """Start both roles, wait until they answer, and end them with all their children. ``sites``: one a role."""
-    ports = dict(zip(("prefill", "decode"), free_ports(2), strict=True))
-    channels = dict(zip(("prefill", "decode"), free_ports(2), strict=True))
-    urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}
+def running(sites: Mapping[str, Site], sizes: Sizes, logs: Path) -> Iterator[Workers]:
+    """Start workers, wait until they answer, and end them with all their children. ``sites``: by name of worker."""
+    ports = free_ports(2 * len(sites))
+    at = {name: (ports[2 * n], ports[2 * n + 1]) for n, name in enumerate(sites)}
+    urls = {name: f"http://127.0.0.1:{port}" for name, (port, _) in at.items()}
     with processes(logs) as held:
 
-        def start(role: str) -> None:
-            line = command(sites[role], sizes, role, ports[role])
-            held.start(role, line, environment(sites[role], channels[role]))
+        def begin(name: str, site: Site) -> None:
+            port, channel = at[name]
+            held.start(name, command(site, sizes, name.partition("-")[0], port), environment(site, channel))
 
-        def start_prefill() -> None:
-            start("prefill")
-            held.wait_until_ready([f"{urls['prefill']}/health"])
+        def start(name: str, site: Site | None = None) -> None:
+            begin(name, site or sites[name])
+            held.wait_until_ready([f"{urls[name]}/health"])
 
-        for role in ports:
-            start(role)
+        for name, site in sites.items():
+            begin(name, site)
         held.wait_until_ready([f"{url}/health" for url in urls.values()])
-        yield Pair(urls["prefill"], urls["decode"], held, start_prefill)
+        yield Workers(urls, held, start)
 
 
 # ---- a hand-off, step by step ----
@@ -179,7 +194,8 @@ def main() -> None:
     logs = Path(tempfile.mkdtemp(prefix="vllm-"))
     guard = {"KVFENCE_GUARD": given.guard, "KVFENCE_GUARD_KEY": secrets.token_hex(32)} if given.guard != "off" else {}
     site = Site(given.python.absolute(), given.model.absolute(), guard)
-    with running({"prefill": site, "decode": site}, Sizes(lease_s=given.lease), logs) as pair:
+    with running({"prefill": site, "decode": site}, Sizes(lease_s=given.lease), logs) as workers:
+        pair = workers.pair()
         sys.stdout.write(f"{pair.prefill} {pair.decode}\n")
         sys.stdout.flush()
         sys.stderr.write(f"prefill {pair.prefill}, decode {pair.decode}; logs in {logs}; Ctrl-C ends them\n")

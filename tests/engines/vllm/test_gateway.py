@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,28 @@ class Door:
         return httpx.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=timeout, trust_env=False)
 
 
-@pytest.fixture(scope="module")
-def door(guarded: Pair, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """The gateway before the pair."""
-    logs: Path = tmp_path_factory.mktemp("gateway")
+@contextmanager
+def standing(site: Site, logs: Path, prefills: Sequence[str], decodes: Sequence[str]) -> Iterator[Door]:
+    """Let a gateway stand before workers, whose URLs these are."""
     keys = logs / "keys"
     keys.write_text("".join(f"{key} {tenant}\n" for tenant, key in KEYS.items()), encoding="ascii")
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "kvfence", "serve", "--engine", "vllm", "--model", str(site.model)]
     command += ["--model-name", NAME, "--port", str(port), "--api-keys", str(keys)]
-    command += ["--prefill", guarded.prefill, "--decode", guarded.decode]
+    for option, urls in (("--prefill", prefills), ("--decode", decodes)):
+        command += [part for each in urls for part in (option, each)]
     url = f"http://127.0.0.1:{port}"
     with processes(logs) as held:
         held.start("gateway", command, {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "OMP_NUM_THREADS": "1"})
         held.wait_until_ready([f"{url}/ready"])
         yield Door(url)
+
+
+@pytest.fixture(scope="module")
+def door(guarded: Pair, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """The gateway before the pair."""
+    with standing(site, tmp_path_factory.mktemp("gateway"), [guarded.prefill], [guarded.decode]) as found:
+        yield found
 
 
 def test_two_tenants_are_answered_from_verified_hand_offs(guarded: Pair, door: Door) -> None:

@@ -28,26 +28,23 @@ SAME = 7
 NEAR = 0.5
 """How far a token's logit lies below the best at most: 0.09 was seen in bfloat16."""
 
-BLOCKS = Sizes().blocks
-SLACK = 0.5 / BLOCKS
-
 
 def decisions(url: str, answer: str, **labels: str) -> float:
     """Count a role's decisions of one kind."""
     return metric(url, "kvfence:guard_decisions_total", answer=answer, **labels)
 
 
-def idle(pair: Pair) -> bool:
+def idle(pair: Pair, blocks: int = Sizes().blocks) -> bool:
     """Is every block of decode's pool free again, soon, but for those in quarantine?"""
     held = metric(pair.decode, "kvfence:guard_quarantined_pages")
     deadline = time.monotonic() + 60
 
     def used() -> float:
-        return metric(pair.decode, "vllm:kv_cache_usage_perc") - held / BLOCKS
+        return metric(pair.decode, "vllm:kv_cache_usage_perc") - held / blocks
 
-    while used() > SLACK and time.monotonic() < deadline:
+    while used() > 0.5 / blocks and time.monotonic() < deadline:
         time.sleep(0.5)
-    return used() <= SLACK
+    return used() <= 0.5 / blocks
 
 
 def refused(pair: Pair, guard: str, case: Callable[[], Any]) -> None:
@@ -136,7 +133,7 @@ def test_a_restart_of_prefill_between(guarded: Pair) -> None:
     prompt = cases.secret("restart")
     params = prefilled(guarded, prompt)
     guarded.held.end("prefill")
-    guarded.start_prefill()
+    guarded.start("prefill")
     answer = complete(guarded.decode, prompt, 12, params)
     assert answer.status_code == REFUSED
     assert cases.alive(guarded)

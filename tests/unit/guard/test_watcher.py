@@ -157,6 +157,7 @@ ATTACKS: dict[str, tuple[list[Watched], str]] = {
         "no-timer-frees",
     ),
     "a page set aside twice": ([*at_decode()[:3], Reserved(TWO, 10, (5, 6))], "granted-once"),
+    "a page twice in one table": ([Reserved(ONE, 30, (4, 4))], "granted-once"),
     "a table with another's page": ([*at_decode()[:6], Misread(ONE, (5,))], "emitted-is-clean"),
 }
 

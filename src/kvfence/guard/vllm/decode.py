@@ -41,10 +41,12 @@ class _Used(Struct):
 
 
 class _Landing(Struct, frozen=True):
-    """A receive under way, or one that has failed: what was promised for which blocks."""
+    """A receive under way, or one that has failed. ``promised``: None where what was refused is read, observed."""
 
-    manifest: Manifest
+    attempt: AttemptId
+    num_tokens: int
     blocks: tuple[int, ...]
+    promised: Promised | None
 
 
 class DecodeFence:
@@ -54,6 +56,9 @@ class DecodeFence:
         self._key, self._facts, self._watcher, self._enforces = key, facts, watcher, enforces
         self._taken: dict[str, Manifest] = {}
         self._refused: set[str] = set()
+        self._observed: dict[str, int] = {}
+        """In ``observe``, by request, the tokens of its prompt."""
+        self._num_unpromised = 0
         self._landing: dict[str, _Landing] = {}
         self._users: dict[int, AttemptId] = {}
         self._blocks: dict[AttemptId, tuple[int, ...]] = {}
@@ -66,6 +71,8 @@ class DecodeFence:
         params = request.kv_transfer_params
         manifest = unseal(self._key, params.get(FIELD))
         verdict = self._verdict(request, manifest)
+        if not self._enforces:
+            self._observed[request.request_id] = len(request.prompt_token_ids or ())
         if verdict.holds and manifest is not None:
             self._taken[request.request_id] = manifest
             params.clear()
@@ -158,12 +165,22 @@ class DecodeFence:
             reserved, sent = sum(map(len, local)), sum(map(len, manifest.blocks))
             return f"decode reserved {reserved} blocks where prefill sends {sent}"
         blocks: Groups = tuple(tuple(group) for group in local)
-        landing = _Landing(manifest, tuple(block for group in blocks for block in group))
-        self._landing[request_id] = landing
-        self._users.update(dict.fromkeys(landing.blocks, manifest.attempt))
-        self._blocks[manifest.attempt] = landing.blocks
-        self._watcher.see(Reserved(manifest.attempt, manifest.promise.num_tokens, landing.blocks))
+        self._reserve(
+            request_id, _Landing(manifest.attempt, manifest.promise.num_tokens, _flat(local), _promised(manifest))
+        )
         return ReceiveOrder(blocks, tuple(_tails(manifest.blocks, counts, each) for each in manifest.digests))
+
+    def read_all_the_same(self, request_id: str, local: Sequence[Sequence[int]]) -> None:
+        """In ``observe`` vLLM reads what was refused: its blocks are set aside for an attempt that nobody promised."""
+        self._num_unpromised += 1
+        attempt = AttemptId(FORMER_LIFE, self._num_unpromised)
+        self._reserve(request_id, _Landing(attempt, self._observed.get(request_id, 0), _flat(local), None))
+
+    def _reserve(self, request_id: str, landing: _Landing) -> None:
+        self._landing[request_id] = landing
+        self._users.update(dict.fromkeys(landing.blocks, landing.attempt))
+        self._blocks[landing.attempt] = landing.blocks
+        self._watcher.see(Reserved(landing.attempt, landing.num_tokens, landing.blocks))
 
     def granted(self, blocks: Iterable[int]) -> list[tuple[str, int]]:
         """vLLM grants blocks anew: what they were for before is over, and all of it has come back.
@@ -174,7 +191,7 @@ class DecodeFence:
         for attempt in back:
             self._watcher.see(Returning(attempt))
             self._forget_blocks(attempt)
-        return [(name, back[a]) for name, each in self._landing.items() if (a := each.manifest.attempt) in back]
+        return [(name, back[each.attempt]) for name, each in self._landing.items() if each.attempt in back]
 
     def _forget_blocks(self, attempt: AttemptId) -> None:
         for block in self._blocks.pop(attempt, ()):
@@ -187,15 +204,15 @@ class DecodeFence:
         """A read into a request's blocks is under way."""
         landing = self._landing.get(request_id)
         if landing is not None:
-            promise = landing.manifest.promise
-            self._watcher.see(Said(Asked(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout)))
+            num_pages, layout = len(landing.blocks), self._facts.layout
+            self._watcher.see(Said(Asked(landing.attempt, landing.num_tokens, num_pages, layout)))
 
     def compared(self, request_id: str, *, holds: bool) -> tuple[Decision, ...]:
         """The bytes of a receive were compared; where they hold, or are to be used all the same, they are used."""
         landing = self._landing.get(request_id)
-        if landing is None:
+        if landing is None or landing.promised is None:
             return (Decision("stamp-at-adopt", "decode", NOBODY, False, self._enforces, not self._enforces),)
-        promised, attempt = _promised(landing.manifest), landing.manifest.attempt
+        promised, attempt = landing.promised, landing.attempt
         digest = promised.digest if holds else OTHER
         decided = self._watcher.see(
             Compared(attempt, promised.num_tokens, promised.num_pages, promised, digest)
@@ -205,27 +222,41 @@ class DecodeFence:
         return decided
 
     def held(self, request_id: str) -> tuple[int, ...]:
-        """A receive failed while a write may be on its way: give its blocks, which are to stay out of the pool."""
+        """A receive failed while a write may be on its way: give its blocks, which are to stay out of the pool.
+
+        In ``observe`` none: vLLM grants them anew when it likes.
+        """
         landing = self._landing.get(request_id)
         if landing is None:
             return ()
-        self._watcher.see(Returning(landing.manifest.attempt))
-        self._forget_blocks(landing.manifest.attempt)
-        return landing.blocks if self._enforces else ()
+        if not self._enforces:
+            if landing.promised is None:
+                self.posted(request_id)
+            return ()
+        self._watcher.see(Returning(landing.attempt))
+        self._forget_blocks(landing.attempt)
+        return landing.blocks
 
     def misread(self, request_id: str, block: int) -> None:
         """A step's table names a block of another use."""
         manifest = self._taken.get(request_id)
         self._watcher.see(Misread(manifest.attempt if manifest is not None else NOBODY, (block,)))
 
-    def landed(self, request_id: str) -> None:
+    def landed(self, request_id: str, *, failed: bool) -> None:
         """A receive has ended, well or not."""
-        self._landing.pop(request_id, None)
+        landing = self._landing.pop(request_id, None)
+        if landing is not None and landing.promised is None and not failed:
+            self._watcher.see(Used(landing.attempt))
 
     def forget(self, request_id: str) -> None:
         """A request has ended; a receive of it may still be under way."""
         self._taken.pop(request_id, None)
         self._refused.discard(request_id)
+        self._observed.pop(request_id, None)
+
+
+def _flat(groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(block for group in groups for block in group)
 
 
 def _promised(manifest: Manifest) -> Promised:

@@ -3,7 +3,7 @@
 In ``observe`` nothing that vLLM does is changed, but that a receive is verified before it is told.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -118,7 +118,8 @@ class SchedulerFence:
     def _receive(self, request_id: str, receives: dict[str, Any], orders: Orders) -> None:
         local = receives[request_id].local_block_ids
         if not self._enforces and not self._decode.is_taken(request_id):
-            return  # refused when it came, and served all the same
+            self._decode.read_all_the_same(request_id, local)  # refused when it came
+            return
         order = self._decode.expects(request_id, local)
         if not isinstance(order, str):
             orders.receive[request_id] = order
@@ -127,6 +128,8 @@ class SchedulerFence:
         if self._enforces:
             del receives[request_id]
             orders.refused[request_id] = tuple(chain.from_iterable(local))
+        else:
+            self._decode.read_all_the_same(request_id, local)
 
     def _note_tables(self, output: Any) -> list[Broken]:
         """Follow what the step changes in tables, as the workers will."""
@@ -166,7 +169,7 @@ class SchedulerFence:
         blocks, self.ledger.checked = self.ledger.checked, 0
         self._watchers[1].see(Checked(number, blocks))
 
-    def outcome(self, report: Report | None, finished: Iterable[str], failed: Iterable[str]) -> None:
+    def outcome(self, report: Report | None, finished: Iterable[str], failed: Collection[str]) -> None:
         """A step's outcome: hand-offs that ended are promised, blocks that may still be written to are held."""
         said = report or Report()
         self._prefill.promise(said.sealed, self.ledger, self.tally.refuse)
@@ -181,7 +184,7 @@ class SchedulerFence:
         for request_id in failed:
             self.ledger.forget(request_id)
         for request_id in finished:
-            self._decode.landed(request_id)
+            self._decode.landed(request_id, failed=request_id in failed)
 
     def _verified(self, request_id: str, *, holds: bool) -> None:
         decided = self._decode.compared(request_id, holds=holds)

@@ -68,7 +68,7 @@ def edited(prefill: Any, decode: Any) -> Any:
     """A character of the seal was changed on the way."""
     params = prefill.run(OWN, ASKS)
     text = params["kvfence"]
-    return decode.answer(OWN, {"kvfence": text[:60] + ("A" if text[60] != "A" else "B") + text[61:]})
+    return decode.answer(OWN, {**params, "kvfence": text[:60] + ("A" if text[60] != "A" else "B") + text[61:]})
 
 
 def unsealed(prefill: Any, decode: Any) -> Any:
