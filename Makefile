@@ -125,7 +125,7 @@ test-mooncake: install  ## Install Mooncake, run its engine and two network name
 
 test-sglang: install $(SGLANG)/.installed  ## The guard in a real SGLang pair (RELEASE=0.5.19; 4 GB of installs, 6 GiB).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini \
-	  test_in_process.py test_stock.py test_observe.py test_guard.py $(ARGS)
+	  test_in_process.py test_stock.py test_observe.py test_gateway.py test_guard.py $(ARGS)
 
 test-probe-sglang: install $(SGLANG)/.installed  ## The probe against a real SGLang pair, by URL alone (RELEASE=0.5.19).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini test_probe.py $(ARGS)

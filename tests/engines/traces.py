@@ -14,7 +14,13 @@ def rulings(folder: Path) -> list[tuple[str, str]]:
 
 def replayed(folder: Path) -> list[dict[str, Any]]:
     """Give all that is said of each trace."""
+    found: list[dict[str, Any]] = answered(folder)["traces"]
+    return found
+
+
+def answered(folder: Path) -> dict[str, Any]:
+    """Give replay's whole answer."""
     command = [sys.executable, "-m", "kvfence", "prove", "replay", "--so-far", "--json", str(folder)]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    found: list[dict[str, Any]] = json.loads(ended.stdout)["traces"]
-    return found
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document

@@ -1,4 +1,7 @@
-"""Real SGLang pairs, one at a time: a pair takes minutes to start and 5 GiB, so that a module's cases share one."""
+"""Real SGLang pairs, one at a time: a pair takes minutes to start and 5 GiB, so that cases share one.
+
+The guarded pair is the last that is started, and stays until the end.
+"""
 
 import os
 import secrets
@@ -8,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from pair import OFF, Pair, Site, Sizes, running
+from pair import HERE, OFF, Pair, Site, Sizes, running
 
 from kvfence.models.bundled import embedded_model
 
 RELEASE = os.environ.get("SGLANG_RELEASE", "0.5.19")
 
 TRACES = "traces"
+TAMPER = "tamper"
+"""In the folder of a pair's logs."""
 
 SHORT_WAITS = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "60"}
 """The engine's own time-outs are five minutes; cases that wait them out should not take that long."""
@@ -35,7 +40,7 @@ def site() -> Site:
     return Site(Path(python), Path(folder), embedded_model(lambda _text: None))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
     """A pair with the guard on both roles, enforcing."""
     logs = tmp_path_factory.mktemp("guarded")
@@ -47,11 +52,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pa
 
 @pytest.fixture(scope="module")
 def observing(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Pair]:
-    """A pair with the guard on both roles, observing."""
+    """A pair with the guard on both roles, observing; what prefill promises can be tampered with."""
     logs = tmp_path_factory.mktemp("observing")
     key, trace = secrets.token_hex(32), str(logs / TRACES)
-    guard = {"KVFENCE_GUARD": "observe", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": trace}
-    with running(replace(site, guard=guard), RELEASE, Sizes(), logs) as pair:
+    (logs / TAMPER).write_text("", encoding="ascii")
+    guard = {"KVFENCE_GUARD": "observe", "KVFENCE_GUARD_KEY": key, "KVFENCE_GUARD_TRACE": trace, **SHORT_WAITS}
+    guard["TAMPER"] = str(logs / TAMPER)
+    with running(replace(site, guard=guard, more=(HERE / "tamper",)), RELEASE, Sizes(), logs) as pair:
         yield pair
 
 

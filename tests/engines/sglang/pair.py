@@ -31,6 +31,9 @@ KEPT_S = "600"
 """The router keeps connections longer than the engines' five seconds, and does not ask again on a new one: of a request
 that meets a closing one, decode waits for a prefill that was never asked."""
 
+NAME = "smol"
+"""The checkpoint's, for clients."""
+
 OFF = MappingProxyType({"KVFENCE_GUARD": "off"})
 
 
@@ -46,19 +49,21 @@ class Sizes(Struct, frozen=True):
 class Site(Struct, frozen=True):
     """Where the engine lies: its interpreter, the folder with one folder a release, the checkpoint.
 
-    ``guard``: variables of the guard, which is installed there too; off where nothing is said.
+    ``guard``: variables of the guard, which is installed there too; off where nothing is said. ``more``: on PYTHONPATH.
     """
 
     python: Path
     releases: Path
     model: Path
     guard: Mapping[str, str] = OFF
+    more: tuple[Path, ...] = ()
 
 
 class Pair(Struct, frozen=True):
     """A running pair: URLs of the front door and of both roles, and where their logs are.
 
     ``meeting``: the port where the roles meet. ``groups``: the process group of each role and of the router.
+    ``guard``: the variables that both roles were started with.
     ``restart``: starts a role anew in its place, with a guard as before or another, and waits until it answers.
     """
 
@@ -68,6 +73,7 @@ class Pair(Struct, frozen=True):
     logs: Path
     meeting: int
     groups: Mapping[str, int]
+    guard: Mapping[str, str]
     restart: Callable[..., None]
 
 
@@ -77,7 +83,7 @@ def environment(site: Site, release: str) -> dict[str, str]:
     return {
         **kept,
         **site.guard,
-        "PYTHONPATH": f"{site.releases / release}:{HERE / 'shim'}",
+        "PYTHONPATH": ":".join(map(str, (site.releases / release, HERE / "shim", *site.more))),
         "SGLANG_USE_CPU_ENGINE": "1",
         "SGLANG_HOST_IP": "127.0.0.1",
         "SGLANG_TIMEOUT_KEEP_ALIVE": KEPT_S,
@@ -94,7 +100,7 @@ def environment(site: Site, release: str) -> dict[str, str]:
 def engine_command(site: Site, sizes: Sizes, role: str, ports: tuple[int, int]) -> list[str]:
     """Give one role's command line. ``ports``: its own, and the one where prefill and decode meet."""
     command = [str(site.python), "-m", "sglang.launch_server", "--model-path", str(site.model)]
-    command += ["--served-model-name", "smol", "--device", "cpu", "--attention-backend", "torch_native"]
+    command += ["--served-model-name", NAME, "--device", "cpu", "--attention-backend", "torch_native"]
     command += ["--dtype", "float32", "--host", "127.0.0.1", "--port", str(ports[0]), "--page-size", str(sizes.page)]
     command += ["--context-length", str(sizes.context), "--max-running-requests", "8", "--disable-overlap-schedule"]
     command += ["--disable-cuda-graph", "--enable-metrics", "--skip-server-warmup", "--disaggregation-mode", role]
@@ -141,13 +147,13 @@ def running(site: Site, release: str, sizes: Sizes, logs: Path) -> Iterator[Pair
         held.start("router", router_command(site, ports), environment(site, release))
         held.wait_until_ready([f"{urls[0]}/v1/models"])
         groups = {name: held.group(name) for name in (*at, "router")}
-        yield Pair(*urls, logs, meeting, groups, restart)
+        yield Pair(*urls, logs, meeting, groups, site.guard, restart)
 
 
 def ask(pair: Pair, content: str, max_tokens: int, timeout_s: float = 600) -> httpx.Response:
     """Ask the front door one greedy chat question."""
     body = {
-        "model": "smol",
+        "model": NAME,
         "messages": [{"role": "user", "content": content}],
         "temperature": 0,
         "max_tokens": max_tokens,

@@ -16,12 +16,9 @@ import psutil
 import pytest
 from pair import Pair, ask, ask_both
 from prompts import OVERSIZE, PATIENT, TENANT
-from seen import decisions, held, rulings, total, until
+from seen import REFUSED_S, decisions, held, rulings, total, until
 
 pytestmark = pytest.mark.timeout(2400)
-
-REFUSED_S = float(os.environ.get("SGLANG_REFUSED_S", "5"))
-"""One second on an idle machine; others run here too."""
 
 BACK_S = 30.0
 """In which pages come back; a quarantine may have to wait for a new session."""

@@ -4,7 +4,8 @@
 
 Both pairs are up; while one is asked, every process of the other is stopped, so that it takes no core. In each round
 both get the same prompts, the stock pair first in every second one. Prints one JSON document: how long each round took,
-and the ratio of requests a second, guarded to stock, with its 95 % interval (Student's t of the logarithms).
+how much CPU time of prefill and decode, and of each the ratio, guarded to stock, with its 95 % interval (Student's t of
+the logarithms). CPU time leaves out what other processes took from the pair; SGLang's schedulers poll while they wait.
 ``--guard off`` measures a stock pair against a stock pair: what the method itself says where there is no difference.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 from msgspec import Struct
 from pair import OFF, Pair, Site, Sizes, ask, running
 from scipy import stats
@@ -36,17 +38,31 @@ WORDS = 24
 TOKENS = 16
 
 
+class Round(Struct, frozen=True):
+    """One round of one pair. Units: seconds; ``cpu_s`` of all processes of both roles."""
+
+    took_s: float
+    cpu_s: float
+
+
+class Ratio(Struct, frozen=True):
+    """Guarded to stock, and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
 class Cost(Struct, frozen=True):
-    """Units: seconds a round, guarded and stock; load of the machine in the minute before the end."""
+    """``a_second``, ``a_cpu_second``: of requests. ``load``: of the machine in the minute before the end."""
 
     release: str
     guard: str
     requests: int
-    guarded_s: tuple[float, ...]
-    stock_s: tuple[float, ...]
-    ratio: float
-    low: float
-    high: float
+    guarded: tuple[Round, ...]
+    stock: tuple[Round, ...]
+    a_second: Ratio
+    a_cpu_second: Ratio
     pages_checked: int
     load: float
 
@@ -57,8 +73,20 @@ def signal_pair(pair: Pair, which: signal.Signals) -> None:
         os.killpg(group, which)
 
 
-def batch_s(pair: Pair, numbers: Sequence[int]) -> float:
-    """Ask a batch of questions, some at once, with the other pair stopped; give how long it took.
+def cpu_s(pair: Pair) -> float:
+    """Give the CPU time that both roles have used in their lives. Units: seconds."""
+    used = 0.0
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) in (pair.groups["prefill"], pair.groups["decode"]):
+                used += sum(process.cpu_times()[:2])
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return used
+
+
+def batch(pair: Pair, numbers: Sequence[int]) -> Round:
+    """Ask a batch of questions, some at once, with the other pair stopped.
 
     Raises:
         SystemExit: not every answer came.
@@ -68,22 +96,22 @@ def batch_s(pair: Pair, numbers: Sequence[int]) -> float:
         words = " ".join(f"word{number}x{at}" for at in range(WORDS))
         return ask(pair, f"{number}. Repeat: {words}", TOKENS).status_code
 
-    started = time.monotonic()
+    before, started = cpu_s(pair), time.monotonic()
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         answers = set(pool.map(one, numbers))
     took = time.monotonic() - started
     if answers != {200}:
         raise SystemExit(f"answers {sorted(answers)}; see {pair.logs}")
-    return round(took, 3)
+    return Round(round(took, 3), round(cpu_s(pair) - before, 2))
 
 
-def measure(pairs: dict[str, Pair], rounds: int, requests: int) -> dict[str, list[float]]:
+def measure(pairs: dict[str, Pair], rounds: int, requests: int) -> dict[str, list[Round]]:
     """Let both pairs take turns; the first round warms up and does not count."""
-    took: dict[str, list[float]] = {name: [] for name in pairs}
+    took: dict[str, list[Round]] = {name: [] for name in pairs}
     for number in range(rounds + 1):
         for name in sorted(pairs, reverse=bool(number % 2)):
             signal_pair(pairs[name], signal.SIGCONT)
-            spent = batch_s(pairs[name], range(number * requests, (number + 1) * requests))
+            spent = batch(pairs[name], range(number * requests, (number + 1) * requests))
             signal_pair(pairs[name], signal.SIGSTOP)
             if number:
                 took[name].append(spent)
@@ -91,13 +119,13 @@ def measure(pairs: dict[str, Pair], rounds: int, requests: int) -> dict[str, lis
     return took
 
 
-def ratio(guarded_s: Sequence[float], stock_s: Sequence[float]) -> tuple[float, float, float]:
-    """Give the ratio of requests a second and its 95 % interval."""
-    logs = np.log(np.array(stock_s) / np.array(guarded_s))
+def ratio(guarded: Sequence[float], stock: Sequence[float]) -> Ratio:
+    """Give how much more the guarded pair does in its time; both took these times for the same."""
+    logs = np.log(np.array(stock) / np.array(guarded))
     half = float(stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
     middle = float(logs.mean())
     low, centre, high = (round(float(np.exp(each)), 4) for each in (middle - half, middle, middle + half))
-    return centre, low, high
+    return Ratio(centre, low, high)
 
 
 def main() -> None:
@@ -124,14 +152,14 @@ def main() -> None:
         signal_pair(pairs["guarded"], signal.SIGCONT)
         urls = (pairs["guarded"].prefill, pairs["guarded"].decode)
         checked = sum(total(url, "kvfence:guard_pages_checked_total") for url in urls)
-        found = ratio(took["guarded"], took["stock"])
         cost = Cost(
             release,
             given.guard,
             given.requests,
             tuple(took["guarded"]),
             tuple(took["stock"]),
-            *found,
+            ratio(*([each.took_s for each in took[name]] for name in ("guarded", "stock"))),
+            ratio(*([each.cpu_s for each in took[name]] for name in ("guarded", "stock"))),
             int(checked),
             os.getloadavg()[0],
         )
