@@ -1,7 +1,7 @@
 """``kvfence serve --engine`` before a pair of workers, and two tenants who ask there."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ KEYS = {"ada": "a" * 40, "bob": "b" * 40}
 
 
 class Front(Struct, frozen=True):
-    """What stands behind the gateway: the engine, its checkpoint and that one's name, both roles' URLs."""
+    """What stands behind the gateway: the engine, its checkpoint and that one's name, URLs of both roles' workers."""
 
     engine: str
     model: Path
     name: str
-    prefill: str
-    decode: str
+    prefills: Sequence[str]
+    decodes: Sequence[str]
 
 
 class Door:
@@ -45,7 +45,8 @@ def opened(front: Front, logs: Path) -> Iterator[Door]:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "kvfence", "serve", "--engine", front.engine, "--model", str(front.model)]
     command += ["--model-name", front.name, "--port", str(port), "--api-keys", str(keys)]
-    command += ["--prefill", front.prefill, "--decode", front.decode]
+    for option, urls in (("--prefill", front.prefills), ("--decode", front.decodes)):
+        command += [part for each in urls for part in (option, each)]
     url = f"http://127.0.0.1:{port}"
     with processes(logs) as held:
         held.start("gateway", command, {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "OMP_NUM_THREADS": "1"})

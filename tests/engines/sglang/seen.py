@@ -96,7 +96,7 @@ class Cut:
         return {event.attempt for event in events if isinstance(event, Reserved)} <= back
 
     def has_reserved(self) -> bool:
-        """Has decode reserved anything?"""
+        """Has decode reserved anything, which may be written from then on?"""
         return any(isinstance(step.event, Reserved) for _, _, steps in self._since() for step in steps)
 
     def replayed(self) -> dict[str, Found]:

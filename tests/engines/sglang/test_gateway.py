@@ -26,7 +26,7 @@ TOO_LONG = [100] * 1024
 @pytest.fixture(scope="module")
 def door(guarded: Pair, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """The gateway before the pair."""
-    front = Front("sglang", site.model, NAME, guarded.prefill, guarded.decode)
+    front = Front("sglang", site.model, NAME, [guarded.prefill], [guarded.decode])
     with opened(front, tmp_path_factory.mktemp("gateway")) as door:
         yield door
 
@@ -56,7 +56,7 @@ def test_prefills_own_refusal_is_the_clients_answer_at_once(
 ) -> None:
     """A gateway that was told of larger limits lets the prompt through; the guarded pair's 400 comes with its words."""
     with misstating(guarded.prefill, limits_of(guarded.decode)) as prefill:
-        front = Front("sglang", site.model, NAME, prefill.url, guarded.decode)
+        front = Front("sglang", site.model, NAME, [prefill.url], [guarded.decode])
         with opened(front, tmp_path_factory.mktemp("misstated")) as door:
             times = []
             for _ in range(3):

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pair import Pair, ask, ask_both
 from prompts import OVERSIZE, PATIENT, TENANT
-from seen import REFUSED_S, decisions, held, rulings, total, until
+from seen import REFUSED_S, Cut, decisions, held, rulings, total, until
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -172,6 +172,18 @@ def test_a_room_used_at_once_by_two_serves_at_most_each_its_own(guarded: Pair) -
     alone = [ask_both(guarded, room + 1 + at, body, body)[1].json()["text"] for at, body in enumerate((SHORT, other))]
     for (_, answer), expected in zip(both, alone, strict=True):
         assert answer.status_code != 200 or answer.json()["text"] == expected
+
+
+def test_a_room_that_is_open_takes_nobody_else(guarded: Pair) -> None:
+    """Another comes while the first's pages wait to be written, which as shipped ends 0.5.19's schedulers."""
+    room = 6_000_000 + int(time.time())
+    cut = Cut(guarded)
+    with ThreadPoolExecutor(1) as pool:
+        first = {**SHORT, "text": f"Room. {TENANT}"}
+        asked = pool.submit(ask_both, guarded, room, first, first)
+        assert until(cut.has_reserved, BACK_S)
+        assert all(answer.status_code >= 400 for answer in ask_both(guarded, room, SHORT, SHORT))
+        assert [answer.status_code for answer in asked.result()] == [200, 200]
 
 
 def test_the_traces_of_all_this_conform(guarded: Pair) -> None:

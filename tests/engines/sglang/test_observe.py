@@ -6,7 +6,6 @@ Each attack's part of the traces is replayed alone (``seen.Cut``), so that what 
 import secrets
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -106,22 +105,6 @@ def test_pages_that_go_back_while_prefill_may_write_there_are_told_of(observing:
     assert found.verdict == VIOLATED
     assert "no-timer-frees" in found.broken
     assert "drain-or-fence" in found.observed
-
-
-def test_two_requests_in_one_room_are_told_of(observing: Pair) -> None:
-    """The second comes while the first's pages wait: one transfer is taken for both, and the traces do not conform."""
-    room = secrets.randbits(40)
-    first, second = ({**SHORT, "text": f"{number}. {TENANT}"} for number in (8, 9))
-    cut = Cut(observing)
-
-    def both() -> None:
-        with ThreadPoolExecutor(2) as pool:
-            asked = pool.submit(ask_both, observing, room, first, first)
-            assert until(cut.has_reserved, REST_S)
-            again = pool.submit(ask_both, observing, room, second, second)
-            sys.stdout.write(f"{[[each.status_code for each in one.result()] for one in (asked, again)]}\n")
-
-    assert during(observing, both)["decode"].verdict in (VIOLATED, "not allowed")
 
 
 def test_a_prefill_with_another_key_promises_nothing_that_is_heard(observing: Pair) -> None:

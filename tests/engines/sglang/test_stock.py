@@ -28,7 +28,7 @@ def test_the_gateway_before_it_withholds_the_answer(stock: Pair, site: Site, tmp
     """Prefill counts 1 token of 1,024, decode all of them: the client gets no text, and the gateway counts it."""
     ask(stock, TENANT, 8)
     with misstating(stock.prefill, limits_of(stock.decode)) as prefill:
-        front = Front("sglang", site.model, NAME, prefill.url, stock.decode)
+        front = Front("sglang", site.model, NAME, [prefill.url], [stock.decode])
         with opened(front, tmp_path) as door:
             answer = door.ask("ada", [100] * 1024, 48)
             assert (1024, 1) in prefill.counts

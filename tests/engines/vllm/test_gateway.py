@@ -1,24 +1,19 @@
 """``kvfence serve --engine vllm`` before a guarded pair: two tenants, refusals at the door, clients that leave."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import cases
 import httpx
 import pytest
+from door import KEYS, Door, Front, opened
 from pair import NAME, Pair, Site, metric, prefilled
-from processes import free_ports, processes
 from test_guard import decisions, idle
 
 pytestmark = pytest.mark.timeout(1200)
-
-KEYS = {"ada": "a" * 40, "bob": "b" * 40}
-"""API keys, by tenant."""
 
 EACH = 6
 """Honest requests of each tenant."""
@@ -29,34 +24,9 @@ BLOCK = 32
 """Tokens."""
 
 
-class Door:
-    """The gateway, asked as a tenant."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def ask(self, tenant: str, prompt: Any, max_tokens: int = 8, timeout: float = 600, **more: Any) -> httpx.Response:
-        """Ask for a greedy completion."""
-        body = {"model": NAME, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
-        headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
-        return httpx.post(f"{self.url}/v1/completions", json=body, headers=headers, timeout=timeout, trust_env=False)
-
-
-@contextmanager
-def standing(site: Site, logs: Path, prefills: Sequence[str], decodes: Sequence[str]) -> Iterator[Door]:
+def standing(site: Site, logs: Path, prefills: Sequence[str], decodes: Sequence[str]) -> AbstractContextManager[Door]:
     """Let a gateway stand before workers, whose URLs these are."""
-    keys = logs / "keys"
-    keys.write_text("".join(f"{key} {tenant}\n" for tenant, key in KEYS.items()), encoding="ascii")
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "kvfence", "serve", "--engine", "vllm", "--model", str(site.model)]
-    command += ["--model-name", NAME, "--port", str(port), "--api-keys", str(keys)]
-    for option, urls in (("--prefill", prefills), ("--decode", decodes)):
-        command += [part for each in urls for part in (option, each)]
-    url = f"http://127.0.0.1:{port}"
-    with processes(logs) as held:
-        held.start("gateway", command, {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "OMP_NUM_THREADS": "1"})
-        held.wait_until_ready([f"{url}/ready"])
-        yield Door(url)
+    return opened(Front("vllm", site.model, NAME, prefills, decodes), logs)
 
 
 @pytest.fixture(scope="module")
