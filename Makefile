@@ -28,8 +28,8 @@ VLLM_VERSION := 0.32.0
 VLLM_STAMP := $(VLLM)/.installed-$(VLLM_VERSION)
 SGLANG := .venv-sglang
 # Releases of SGLang beside each other: one environment, one folder a release.
-SGLANG_RELEASES := 0.5.19 0.5.23
 RELEASE := 0.5.19
+SGLANG_READY = $(SGLANG)/releases/$(RELEASE)/.installed
 # One environment, one release of vLLM in it at a time: RELEASE=0.31.0 replaces what is there.
 VLLM_PAIR := .venv-vllm-pair
 # CASES=2p2d: two prefills with two decodes, apart from the rest because they need 18 GB.
@@ -123,14 +123,14 @@ test-mooncake: install  ## Install Mooncake, run its engine and two network name
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[serve,mooncake,dev]' -c $(PINS) $(PIP_ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m mooncake $(ARGS)
 
-test-sglang: install $(SGLANG)/.installed  ## The guard in a real SGLang pair (RELEASE=0.5.19; 4 GB of installs, 6 GiB).
+test-sglang: install $(SGLANG_READY)  ## The guard in a real SGLang pair (RELEASE=0.5.19; 4 GB of installs, 6 GiB).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini \
 	  test_in_process.py test_stock.py test_observe.py test_gateway.py test_guard.py $(ARGS)
 
-test-probe-sglang: install $(SGLANG)/.installed  ## The probe against a real SGLang pair, by URL alone (RELEASE=0.5.19).
+test-probe-sglang: install $(SGLANG_READY)  ## The probe against a real SGLang pair, by URL alone (RELEASE=0.5.19).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/pytest -c pytest.ini test_probe.py $(ARGS)
 
-bench-sglang: install $(SGLANG)/.installed  ## Requests a second of a guarded SGLang pair against a stock one, by turns (RELEASE=0.5.19; 12 GiB).
+bench-sglang: install $(SGLANG_READY)  ## Requests a second of a guarded SGLang pair against a stock one, by turns (RELEASE=0.5.19; 12 GiB).
 	cd tests/engines/sglang && $(WITH_SGLANG) $(CURDIR)/$(BIN)/python throughput.py $(ARGS)
 
 # Pinned whole, so nothing is resolved; what SGLang needs of a GPU's libraries stays out.
@@ -140,9 +140,12 @@ $(SGLANG)/.installed: constraints/sglang.txt tests/engines/sglang/cpu_lines.py
 	  echo "Mooncake needs two libraries of the system: apt-get install libibverbs1 libnuma1" >&2; exit 2; }
 	$(PYTHON) -m venv --clear $(SGLANG)
 	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $< $(PIP_ARGS)
-	for release in $(SGLANG_RELEASES); do $(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps \
-	  --target $(SGLANG)/releases/$$release sglang==$$release $(PIP_ARGS); done
 	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . $(PIP_ARGS)
+	@touch $@
+
+$(SGLANG)/releases/%/.installed: $(SGLANG)/.installed
+	@rm -rf $(@D)
+	$(SGLANG)/bin/python -m pip install -q --disable-pip-version-check --no-deps --target $(@D) sglang==$* $(PIP_ARGS)
 	$(SGLANG)/bin/python tests/engines/sglang/cpu_lines.py $(SGLANG)/lib/python3*/site-packages $(SGLANG)/releases
 	@touch $@
 
