@@ -82,13 +82,13 @@ def test_between_attacks_honest_traces_conform(observing: Pair) -> None:
     assert {role: one.verdict for role, one in found.items()} == {"prefill": "conforming", "decode": "conforming"}
 
 
-@pytest.mark.skipif(RELEASE != "0.5.19", reason="later releases refuse at both doors themselves")
 def test_a_refused_request_that_enters_the_queue_is_told_of(observing: Pair) -> None:
-    """A broken grammar is refused by the engine, which queues it all the same."""
+    """A broken grammar is refused by the engine, which queues it all the same; from 0.5.21 on it keeps it out."""
     wrong = {**SHORT, "sampling_params": {"regex": "([", "max_new_tokens": 4}}
-    found = during(observing, lambda: ask_both(observing, secrets.randbits(40), wrong, wrong))
-    assert "refused-is-not-run" in found["prefill"].broken
-    assert "refusal-is-final" in found["prefill"].observed
+    cut = during(observing, lambda: ask_both(observing, secrets.randbits(40), wrong, wrong))
+    entered = RELEASE in ("0.5.19", "0.5.20")
+    assert {"refused-is-not-run" in found.broken for found in cut.values()} <= {entered}
+    assert any("refusal-is-final" in found.observed for found in cut.values()) == entered
 
 
 def test_pages_that_go_back_while_prefill_may_write_there_are_told_of(observing: Pair) -> None:

@@ -166,6 +166,8 @@ class AtDecode:
         room, own = self._wiring.room_of(req), req.to_finish
         refusal = self.state.refusal(room) if self.state is not None else None
         if type(own).__name__ == "FINISH_ABORT":
+            if not self._enforces and self._wiring.engine.keeps_out(req):
+                return original(queue, req, *given, **named)
             refusal = Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
         if self.state is not None and room is not None:
             self._see(AtDoor(refusal is not None))

@@ -114,6 +114,8 @@ class AtPrefill:
         if self.state is None or room is None or req.bootstrap_host == FAKE_HOST:
             return original(queue, req, *given, **named)
         refused_already = type(refusal).__name__ == "FINISH_ABORT"
+        if refused_already and not enforces and self._wiring.engine.keeps_out(req):
+            return original(queue, req, *given, **named)
         self._wiring.watcher.see(AtDoor(refused_already))
         if not refused_already:
             if self.state.admit(room) or not enforces:

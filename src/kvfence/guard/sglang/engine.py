@@ -25,6 +25,9 @@ class Engine(Protocol):
     def finish_abort(self, req: Any, message: str) -> None:
         """End a running request with an error: the token of the pass under way does not count."""
 
+    def keeps_out(self, req: Any) -> bool:
+        """Will the engine itself keep this request out of its queue, because it has refused it?"""
+
     def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
         """Give which flags hold on every rank of a group."""
 
@@ -75,6 +78,13 @@ class SGLang:
         )
 
         req.to_finish = FINISH_ABORT(message, HTTPStatus(TOLD))
+
+    def keeps_out(self, req: Any) -> bool:
+        """Will the engine itself keep this request out of its queue, because it has refused it? From 0.5.21 on."""
+        from sglang.srt.disaggregation import utils  # type: ignore[import-not-found, unused-ignore]
+
+        is_kept_out = getattr(utils, "is_unadmitted_reject", None)
+        return is_kept_out is not None and bool(is_kept_out(req))
 
     def agree(self, flags: Sequence[bool], group: Any) -> list[bool]:
         """Give which flags hold on every rank of a group, by the vote that SGLang takes on its transfers."""

@@ -47,6 +47,7 @@ class StandInEngine:
 
     def __init__(self) -> None:
         self.others: list[bool] = []
+        self.has_door = False
 
     def name(self) -> str:
         """Give what it stands in for."""
@@ -63,6 +64,10 @@ class StandInEngine:
     def finish_abort(self, req: Any, message: str) -> None:
         """End a running request."""
         req.to_finish = FINISH_ABORT(message, 500)
+
+    def keeps_out(self, req: Any) -> bool:
+        """As releases from 0.5.21 on do, where a test says so."""
+        return self.has_door and req.to_finish is not None
 
     def agree(self, flags: Sequence[bool], _group: Any) -> list[bool]:
         """This rank's flags, and those of another rank where a test has set them."""
@@ -255,6 +260,8 @@ class Prefill(Side):
         self.call("prefill-admits", lambda _queue, one: self._add(one), self, req)
 
     def _add(self, req: Req) -> None:
+        if self.stand_in.keeps_out(req):
+            return
         self.queue.append(req)
         self.update_status(req.bootstrap_room, KVPoll.BOOTSTRAPPING)
 
@@ -373,6 +380,8 @@ class Decode(Side):
         self.call("decode-admits", lambda _queue, one: self._add(one), self, req)
 
     def _add(self, req: Req) -> None:
+        if self.stand_in.keeps_out(req):
+            return
         receiver = Receiver(self, req)
         self.call("receiver-made", lambda _r: None, receiver)
         if "met" not in self.connection_pool:

@@ -88,3 +88,20 @@ def test_a_transfer_given_up_in_observe_is_rejected(tracing: dict[str, Any], tmp
     pair.decode.turn()
     found = judged(pair, tmp_path)
     assert Ruling.PROPERTY_VIOLATED in [trace.verdict for trace in found.traces], found
+
+
+@pytest.mark.parametrize("has_door", [True, False])
+def test_what_the_engine_keeps_out_itself_is_not_told_as_entering(
+    tracing: dict[str, Any], tmp_path: Path, has_door: bool
+) -> None:
+    """Observed, a refused request enters the queue as shipped; later releases have a door of their own."""
+    observing = {**tracing, "mode": "observe"}
+    pair = Pair(observing, observing)
+    for side in (pair.prefill, pair.decode):
+        side.stand_in.has_door = has_door
+        side.submit(Req(7, 12, refused="too long"))
+    pair.prefill.submit(Req(8, 12))
+    pair.decode.submit(Req(8, 12))
+    ruling = Ruling.CONFORMING if has_door else Ruling.PROPERTY_VIOLATED
+    found = judged(pair, tmp_path)
+    assert [trace.verdict for trace in found.traces] == [ruling] * 2, found
