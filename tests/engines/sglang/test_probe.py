@@ -36,4 +36,4 @@ def test_a_release_that_refuses_is_no_leak_and_its_slow_refusal_is_said(stock: P
     """0.5.23 leaks nothing; that its clients wait minutes for a refusal is a finding."""
     report = probe(stock, tmp_path / "report.json")
     assert report["verdict"] != "LEAK"
-    assert any(finding["detector"] == "slow_refusal" for finding in report["findings"])  # type: ignore[index,attr-defined]
+    assert any(finding["detector"] == "slow-refusal" for finding in report["findings"])  # type: ignore[index,attr-defined]

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from kvfence.probe.detectors import ALL, empty_answer, over_limit
 from kvfence.probe.detectors import prompt_tokens as prompt_tokens_
-from kvfence.probe.exchange import Phase, Record
+from kvfence.probe.exchange import Phase, Record, Trouble
 from kvfence.probe.finding import Finding, Severity
 from tests.unit.probe.endpoints import Temper, record
 from tests.unit.probe.faults import FAULTS
@@ -98,6 +98,21 @@ def test_speed_is_impossible_only_beside_even_times(times: list[tuple[int, float
     """
     found = [each for each in accusations(timed(*times)) if each.detector == "impossible-speed"]
     assert bool(found) == accused
+
+
+@pytest.mark.parametrize(
+    ("words", "took_s", "accused"),
+    [("it was too long", 20.0, True), ("it was too long", 9.0, False), ("", 20.0, False)],
+)
+def test_an_error_in_place_of_a_streamed_answer_is_a_refusal(words: str, took_s: float, accused: bool) -> None:
+    """Its status was told before it; a connection that breaks is no refusal, for it has no words."""
+    made = record(1)
+    first = made.exchanges[0]
+    late = replace(
+        first, trouble=Trouble.BROKEN, text="", num_pieces=0, first_s=None, refusal=words, ended_s=first.sent_s + took_s
+    )
+    found = accusations(replace(made, exchanges=(late, *made.exchanges[1:])))
+    assert [each.detector for each in found] == ["slow-refusal"] * accused
 
 
 def counted(words: int, planned: int, prompt_tokens: int, whole: int = 1_000) -> list[Severity]:

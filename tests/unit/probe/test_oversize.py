@@ -10,7 +10,7 @@ from kvfence.probe.client import Client
 from kvfence.probe.door import Door
 from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
 from kvfence.probe.markers import draw_markers
-from kvfence.probe.phases.oversize import Ladder, lost_from
+from kvfence.probe.phases.oversize import Ladder, lost_from, wait_out
 from kvfence.probe.stage import PATIENCE_S, Stage
 
 
@@ -61,3 +61,16 @@ async def test_one_prompt_that_is_never_answered_is_waited_for_and_no_other_as_l
         assert ladder.patience(1_500).total_s == pytest.approx(5.0 + 4 * 1.5)
         stage.calibration = replace(stage.calibration, unanswered_tokens=800)
         assert Ladder(stage).patience(800).total_s == pytest.approx(5.0 + 4 * 0.8)
+
+
+@pytest.mark.parametrize(("took_s", "asked"), [(300.0, False), (1.0, True)])
+async def test_nothing_more_is_waited_for_where_a_refusal_took_minutes(took_s: float, asked: bool) -> None:
+    """What the patient wait is for has been seen."""
+    door = Door(base_url="http://127.0.0.1:9/v1", model="m", keys={"tenant-1": "", "tenant-2": ""})
+    async with Client(door, 1) as client:
+        stage = Stage(client, Budget(), draw_markers(1, door.tenants), 1)
+        stage.calibration = replace(stage.calibration, unanswered_tokens=1_500)
+        ask = Ask(number=1, tenant="tenant-1", phase=Phase.SEED, prompt="", max_tokens=8)
+        stage.exchanges = [Exchange(ask=ask, sent_s=0.0, ended_s=took_s, status=400, trouble=Trouble.REFUSED)]
+        await wait_out(stage)
+        assert (len(stage.exchanges) > 1) == asked

@@ -13,6 +13,7 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from kvfence.probe.client import Patience
+from kvfence.probe.detectors.slow_refusal import slow_refusals
 from kvfence.probe.exchange import Exchange, Phase
 from kvfence.probe.phases.limits import ANSWER_TOKENS as FEWEST
 from kvfence.probe.phases.limits import CEILING, GROWTH, WAIT_S, patience_beyond
@@ -180,10 +181,10 @@ async def wait_out(stage: Stage) -> None:
     """Ask once more what was waited for in vain, and wait as long as engines take to refuse it.
 
     The last of a run and alone: until it is refused the server may answer nobody. Not as a stream, whose status is told
-    before its refusal.
+    before its refusal. Where a refusal took that long already, nothing is left to learn.
     """
     height = stage.calibration.unanswered_tokens
-    if height is not None and stage.has_room(1, height):
+    if height is not None and stage.has_room(1, height) and not slow_refusals(stage.exchanges):
         rung = _rung(Ladder(stage), stage.tenants[0], height, 0)
         await stage.send(replace(rung, stream=False, patience=Patience(PATIENCE_S)))
 
