@@ -59,8 +59,23 @@ async def test_one_prompt_that_is_never_answered_is_waited_for_and_no_other_as_l
         ladder.learn([replace(refused, status=None, ended_s=PATIENCE_S, trouble=Trouble.UNREACHABLE)])
         assert ladder.patience(1_400).total_s == pytest.approx(30.0 + 4 * 1.4)
         assert ladder.patience(1_500).total_s == pytest.approx(5.0 + 4 * 1.5)
-        stage.calibration = replace(stage.calibration, unanswered_tokens=800)
+        ladder.learn(
+            [replace(refused, ask=replace(ask, num_tokens=800), status=None, ended_s=9.0, trouble=Trouble.UNREACHABLE)]
+        )
+        assert stage.calibration.unanswered_tokens == 800
+        ladder.learn([replace(refused, status=None, ended_s=PATIENCE_S, trouble=Trouble.UNREACHABLE)])
         assert Ladder(stage).patience(800).total_s == pytest.approx(5.0 + 4 * 0.8)
+
+
+async def test_rungs_stand_where_the_search_for_the_limit_did_not_end() -> None:
+    """Between the longest prompt that was answered and the shortest that was not, the limit that matters may lie."""
+    door = Door(base_url="http://127.0.0.1:9/v1", model="m", keys={"tenant-1": "", "tenant-2": ""})
+    async with Client(door, 1) as client:
+        stage = Stage(client, Budget(), draw_markers(1, door.tenants), 1)
+        stage.calibration = replace(stage.calibration, limit_low=800, limit_high=1_600)
+        assert {1_200, 1_400} <= set(Ladder(stage).take(9))
+        stage.calibration = replace(stage.calibration, limit_tokens=800, limit_high=801)
+        assert max(Ladder(stage).take(9)) <= 801
 
 
 @pytest.mark.parametrize(("took_s", "asked"), [(300.0, False), (1.0, True)])

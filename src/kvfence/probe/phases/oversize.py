@@ -88,9 +88,10 @@ class Ladder:
     def learn(self, heard: Iterable[Exchange]) -> None:
         """Look where own prompts begin to be lost: above that place they are seldom shown, below as in calibration."""
         heard = list(heard)
-        if self.stage.calibration.unanswered_tokens is None:
-            waited = [each.ask.num_tokens for each in heard if each.ask.num_tokens and is_unanswered(each)]
-            self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=min(waited, default=None))
+        waited = [each.ask.num_tokens for each in heard if each.ask.num_tokens and is_unanswered(each)]
+        if waited:
+            shortest = min([*waited, self.stage.calibration.unanswered_tokens or CEILING])
+            self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=shortest)
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
@@ -118,6 +119,7 @@ class Ladder:
         limit, fixed = self.limit, list(self._fixed())
         yield from (max(16, int(limit * share)) for share in SPREAD[:4])
         yield from (limit, limit - 1, limit + 1)
+        yield from self._unsearched()
         number = 0
         while True:
             if self.is_hidden:
@@ -125,6 +127,12 @@ class Ladder:
             if not self.is_hidden or number % 3 == 2:
                 yield fixed[number % len(fixed)]
             number += 1
+
+    def _unsearched(self) -> Iterator[int]:
+        """Where calibration ended between a prompt that was answered and one that was not."""
+        low, high = self.stage.calibration.limit_low, self.stage.calibration.limit_high
+        if self.stage.calibration.limit_tokens is None and low is not None and high is not None:
+            yield from ((low + high) // 2, (low + 3 * high) // 4)
 
     def _inside(self, number: int) -> Iterator[int]:
         """Between the lost place and the limit: bisect its edge, touch it, fill the inside."""
