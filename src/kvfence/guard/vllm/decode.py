@@ -115,7 +115,11 @@ class DecodeFence:
         return verdict
 
     def _fits(self, manifest: Manifest) -> bool:
-        """Are there as many blocks as the tokens need, and a digest for each? A window may send fewer, never more."""
+        """Did prefill compute what it was asked, are there as many blocks as that needs, and a digest for each?
+
+        A window may send fewer blocks, never more. The last token's own KV may be left out (a state-space model's
+        prefill stops there): decode computes that token again.
+        """
         sizes = self._facts.block_tokens
         computed = manifest.computed_tokens
         counts = [(len(group), -(-computed // size)) for group, size in zip(manifest.blocks, sizes, strict=False)]
@@ -126,7 +130,8 @@ class DecodeFence:
             and (len(sizes) > 1 or all(have == need for have, need in counts))
             and len(manifest.digests) == self._facts.ranks
             and all(len(each) == whole for each in manifest.digests)
-            and 0 < computed <= manifest.promise.num_tokens
+            and computed > 0
+            and manifest.promise.num_tokens - 1 <= computed <= manifest.promise.num_tokens
             and manifest.promise.num_pages == sum(map(len, manifest.blocks))
         )
 

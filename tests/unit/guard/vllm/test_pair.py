@@ -5,7 +5,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+
+from kvfence.guard.key import Key
+from kvfence.guard.vllm.manifest import seal, unseal
 
 Maker = Callable[..., Any]
 VICTIM = [*range(100, 110)]
@@ -141,6 +145,33 @@ def test_a_hand_off_is_good_once(fenced: Maker) -> None:
     assert decode.answer(OWN, params) == OWN
     assert decode.answer(OWN, params) is None
     assert counts(decode)["decode attempt-is-current refuse"] == 1
+
+
+def test_how_much_prefill_computed_is_what_it_was_asked(fenced: Maker) -> None:
+    """Under a right seal too: a placeholder of the same prompt is refused by its count; the last token may be left out."""
+    key = Key(b"k" * 32)
+    prefill, decode = pair(fenced)
+    for computed, answer in ((1, None), (8, None), (9, OWN), (10, OWN), (11, None)):
+        params = prefill.run(OWN, ASKS)
+        manifest = unseal(key, params["kvfence"])
+        assert manifest is not None
+        assert manifest.computed_tokens == len(OWN)
+        changed = msgspec.structs.replace(manifest, computed_tokens=computed)
+        assert decode.answer(OWN, {**params, "kvfence": seal(key, changed)}) == answer, computed
+        assert refusals(decode) == ([] if answer else ["count-matches"]), computed
+        prefill.expire()
+
+
+def test_a_short_computation_of_one_block_is_refused(fenced: Maker) -> None:
+    """Asked for three tokens, prefill computed one: the block counts agree all the same."""
+    key = Key(b"k" * 32)
+    prefill, decode = pair(fenced)
+    params = prefill.run(OWN[:3], ASKS)
+    manifest = unseal(key, params["kvfence"])
+    assert manifest is not None
+    short = seal(key, msgspec.structs.replace(manifest, computed_tokens=1))
+    assert decode.answer(OWN[:3], {**params, "kvfence": short}) is None
+    assert refusals(decode) == ["count-matches"]
 
 
 def test_a_refused_hand_off_does_not_reach_the_prefix_cache(fenced: Maker, stock: Maker) -> None:
