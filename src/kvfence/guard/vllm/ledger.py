@@ -4,8 +4,9 @@ Serials come from vLLM's own block pool, whose grants are counted as they happen
 in that step; beside that a bounded sweep compares some of all tables with vLLM's. Not for: what follows (the caller).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
@@ -39,7 +40,9 @@ class Ledger:
         self.granted: set[int] = set()
         self._tables: dict[str, dict[int, int]] = {}
         self._holders: dict[int, set[str]] = {}
-        self._sweeping: list[str] = []
+        self._sweeping: deque[str] = deque()
+        self._swept: dict[str, int] = {}
+        """By request, how much of its table the sweep has seen, where that is not all."""
         self.checked = 0
         self._get = pool.get_new_blocks
         pool.get_new_blocks = self._grant
@@ -68,6 +71,7 @@ class Ledger:
 
     def forget(self, request: str) -> None:
         """A request has ended, or will come again with another table."""
+        self._swept.pop(request, None)
         for block in self._tables.pop(request, ()):
             holders = self._holders.get(block)
             if holders is not None:
@@ -118,23 +122,34 @@ class Ledger:
         return Broken(request, block, expected, serial) if table is not None else None
 
     def _sweep(self, scheduled: Iterable[str], tables: Tables) -> list[Broken]:
-        """Compare whole tables with vLLM's, in turn, until the step's share is used."""
+        """Compare tables with vLLM's, in turn, until the step's share is used; the next step goes on from there."""
         if not self._sweeping:
-            self._sweeping = list(scheduled)
+            self._sweeping.extend(scheduled)
         broken: list[Broken] = []
         left = SWEEP_BLOCKS
         while self._sweeping and left > 0:
-            request = self._sweeping.pop()
-            table, noted = tables(request), self._tables.get(request)
-            if table is None or noted is None:
+            request = self._sweeping.popleft()
+            table = tables(request)
+            if table is None or request not in self._tables:
+                continue  # not in this step: where it was left, the next round goes on
+            begin = self._swept.pop(request, 0)
+            part = list(islice(chain.from_iterable(table), begin, begin + left))
+            broken += self._compare(request, part)
+            left -= len(part)
+            if begin + len(part) < sum(map(len, table)):
+                self._swept[request] = begin + len(part)
+                self._sweeping.appendleft(request)
+        return broken
+
+    def _compare(self, request: str, blocks: Iterable[int]) -> list[Broken]:
+        """Compare some of a table's blocks with what was noted of them."""
+        broken, noted = [], self._tables[request]
+        for block in blocks:
+            found = self._pool.blocks[block]
+            if found.is_null:
                 continue
-            for block in islice((block for group in table for block in group), left):
-                left -= 1
-                found = self._pool.blocks[block]
-                if found.is_null:
-                    continue
-                self.checked += 1
-                serial, expected = self._serials[block], noted.get(block)
-                if expected != serial or found.ref_cnt < 1:
-                    broken.append(Broken(request, block, -1 if expected is None else expected, serial))
+            self.checked += 1
+            serial, expected = self._serials[block], noted.get(block)
+            if expected != serial or found.ref_cnt < 1:
+                broken.append(Broken(request, block, -1 if expected is None else expected, serial))
         return broken

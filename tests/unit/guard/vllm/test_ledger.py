@@ -121,6 +121,38 @@ def test_the_sweep_is_bounded_and_comes_round(pool: Any) -> None:
     assert ledger.checked - before == 4 * SWEEP_BLOCKS
 
 
+@pytest.mark.parametrize("lengths", [(3 * SWEEP_BLOCKS + 7,), (200, 200), (10, 3 * SWEEP_BLOCKS, 10)])
+def test_the_sweep_reaches_every_block_of_every_table(vllm: Any, lengths: tuple[int, ...]) -> None:
+    """A block that was given back stands anywhere in tables longer than a step's share: bounded steps find it."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    rng, steps_max = random.Random(len(lengths)), 2 * -(-sum(lengths) // SWEEP_BLOCKS)
+    for number in range(20):
+        large = BlockPool(sum(lengths) + 1)
+        ledger, tables = Ledger(large), {str(place): (granted(large, each),) for place, each in enumerate(lengths)}
+        for name, (blocks,) in tables.items():
+            ledger.extend(name, blocks)
+        for _ in range(rng.randrange(5)):
+            assert step(ledger, tables) == []
+        name, (blocks,) = rng.choice(list(tables.items()))
+        lost = rng.choice(blocks)
+        free(large, [lost])
+        found = [each for _ in range(steps_max) for each in step(ledger, tables)]
+        assert (name, lost) in found, number
+
+
+def test_the_sweep_goes_on_in_a_table_that_is_not_in_every_step(vllm: Any) -> None:
+    """A long table that every other step leaves out is seen to its end."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    large = BlockPool(4 * SWEEP_BLOCKS + 1)
+    ledger, mine = Ledger(large), granted(large, 3 * SWEEP_BLOCKS)
+    ledger.extend("long", mine)
+    free(large, mine[-1:])
+    found = [each for number in range(8) for each in step(ledger, {"long": (mine,)} if number % 2 else {})]
+    assert ("long", mine[-1]) in found
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_honest_traffic_is_never_broken(pool: Any, seed: int) -> None:
     """Requests that come, grow, share, end and come again in any order."""
