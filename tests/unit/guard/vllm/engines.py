@@ -51,6 +51,8 @@ class Request:
         self.cache_salt = more.get("salt")
         self.lora_request = more.get("lora")
         self.mm_features = more.get("features", ())
+        self.max_tokens = int(more.get("max_tokens", 1))
+        self.num_tokens = len(tokens)
 
 
 def config_of(role: str, engine_id: str, **more: Any) -> Any:
@@ -101,6 +103,8 @@ class Engine:
         self.num_computed = 0
         self._tables: dict[str, list[Any]] = {}
         self._waiting: dict[str, Request] = {}
+        self._ready: list[Request] = []
+        self._running: list[Request] = []
         self._ended: set[str] = set()
 
     # ---- what a client does ----
@@ -148,57 +152,109 @@ class Engine:
             cache.array[block] = np.array(hit, np.uint16)[None, :, None]
 
     def step(self, scheduled: list[Request]) -> None:
-        """Run one step."""
+        """Run one step: of these, of those whose read is over, and of those that go on."""
         from vllm.v1.core.sched.output import KVConnectorBlockState
 
-        tables = {each.request_id: ([b.block_id for b in self._tables[each.request_id]],) for each in scheduled}
+        first, going = [*scheduled, *self._ready], self._running
+        self._ready, self._running = [], []
+        grown = [(self._grow(each),) if each.num_computed_tokens % BLOCK == 0 else None for each in going]
+        every = [*first, *going]
+        tables = {each.request_id: ([b.block_id for b in self._tables[each.request_id]],) for each in every}
+        computed = {each.request_id: each.num_computed_tokens for each in every}
         output = SimpleNamespace(
-            num_scheduled_tokens={
-                each.request_id: len(each.prompt_token_ids) - each.num_computed_tokens for each in scheduled
-            },
+            num_scheduled_tokens={each.request_id: each.num_tokens - each.num_computed_tokens for each in every},
             finished_req_ids=self._ended,
             scheduled_new_reqs=[
-                SimpleNamespace(req_id=each.request_id, block_ids=tables[each.request_id]) for each in scheduled
+                SimpleNamespace(
+                    req_id=each.request_id,
+                    block_ids=tables[each.request_id],
+                    num_computed_tokens=each.num_computed_tokens,
+                )
+                for each in first
             ],
-            scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set()),
+            scheduled_cached_reqs=SimpleNamespace(
+                req_ids=[each.request_id for each in going],
+                new_block_ids=grown,
+                resumed_req_ids=set(),
+                num_computed_tokens=[each.num_computed_tokens for each in going],
+            ),
             kv_connector_block_state=KVConnectorBlockState(tables),
         )
         self._ended = set()
         self.worker.bind_connector_metadata(self.scheduler.build_connector_meta(output))
-        for request in scheduled:
+        for request in every:
             self._compute(request)
         self.worker.start_load_kv(None)
         results = self.worker.get_transfer_results(set())
         bad = self.worker.get_block_ids_with_load_errors()
-        failed = results.failed_recving | {n for n, t in self._tables.items() if any(b.block_id in bad for b in t)}
-        for request in scheduled:
-            self._end(request, failed)
+        failed = results.failed_recving | self._invalid(every, computed, bad)
+        for request in every:
+            self._go_on(request, failed)
         report = self.worker.build_connector_worker_meta()
         self.scheduler.update_connector_output(
             SimpleNamespace(
-                kv_connector_worker_meta=report, finished_recving=results.finished_recving, failed_recving=failed
+                kv_connector_worker_meta=report,
+                finished_recving=results.finished_recving,
+                failed_recving=results.failed_recving,
             )
         )
         for request_id in results.finished_recving:
             self._received(self._waiting.pop(request_id), failed)
 
+    def _grow(self, request: Request) -> list[int]:
+        blocks = self.pool.get_new_blocks(1)
+        self._tables[request.request_id] += blocks
+        return [block.block_id for block in blocks]
+
+    def _invalid(self, running: list[Request], computed: dict[str, int], bad: set[int]) -> set[str]:
+        """Give those whom bad blocks concern, as vLLM does: a block of nothing computed is passed over.
+
+        Where it recomputes, a running request goes on from its first bad block, in the same table.
+        """
+        found = set()
+        counts = {**computed, **{name: len(each.prompt_token_ids) for name, each in self._waiting.items()}}
+        for name, number in counts.items():
+            table = [block.block_id for block in self._tables[name][: -(-number // BLOCK)]]
+            places = [place for place, block in enumerate(table) if block in bad]
+            request = next((each for each in running if each.request_id == name), None)
+            if places and request is not None and self.recomputes:
+                request.num_computed_tokens = places[0] * BLOCK
+                self._running.append(request)
+            if places:
+                found.add(name)
+        return found
+
     def _compute(self, request: Request) -> None:
-        self.num_computed += 1
+        """Write the KV of each token that is not computed yet; one that was generated is like the prompt's last."""
         tokens = request.prompt_token_ids
-        first = request.num_computed_tokens // BLOCK
-        for number, block in list(enumerate(self._tables[request.request_id]))[first:]:
-            part = tokens[number * BLOCK : (number + 1) * BLOCK]
+        self.num_computed += request.num_tokens - request.num_computed_tokens > 1
+        for place in range(request.num_computed_tokens, request.num_tokens):
+            block = self._tables[request.request_id][place // BLOCK]
             for cache in self.kv.values():
-                cache.array[block.block_id][:, : len(part), :] = np.array(part, np.uint16)[None, :, None]
-        request.num_computed_tokens = len(tokens)
+                cache.array[block.block_id][:, place % BLOCK, :] = tokens[min(place, len(tokens) - 1)]
+        request.num_computed_tokens = request.num_tokens
+
+    def _go_on(self, request: Request, failed: set[str]) -> None:
+        """A pass is over: its token leaves, and is the last one or not."""
+        if request in self._running:
+            return
+        if request.request_id in failed or request.num_tokens - len(request.prompt_token_ids) + 1 >= request.max_tokens:
+            self._end(request, failed)
+            return
+        request.num_tokens += 1
+        self._running.append(request)
 
     def _received(self, request: Request, failed: set[str]) -> None:
-        if request.request_id in failed and self.recomputes:
+        """A read is over: the request computes its last token again, or fails, or begins anew."""
+        if request.request_id not in failed:
+            request.num_computed_tokens = len(request.prompt_token_ids) - 1
+            self._ready.append(request)
+        elif self.recomputes:
             request.kv_transfer_params = None
             self.pool.free_blocks(self._tables.pop(request.request_id))
             self.begin(request)
-            return
-        self._end(request, failed)
+        else:
+            self._end(request, failed)
 
     def _end(self, request: Request, failed: set[str]) -> None:
         blocks = self._tables[request.request_id]

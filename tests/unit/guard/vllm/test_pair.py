@@ -148,7 +148,7 @@ def test_a_hand_off_is_good_once(fenced: Maker) -> None:
 
 
 def test_how_much_prefill_computed_is_what_it_was_asked(fenced: Maker) -> None:
-    """Under a right seal too: a placeholder of the same prompt is refused by its count; the last token may be left out."""
+    """Under a right seal too: a placeholder is refused by its count; the last token may be left out."""
     key = Key(b"k" * 32)
     prefill, decode = pair(fenced)
     for computed, answer in ((1, None), (8, None), (9, OWN), (10, OWN), (11, None)):
