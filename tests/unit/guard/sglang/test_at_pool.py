@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from kvfence.core.errors import SettingsError
 from kvfence.guard import settings
 from kvfence.guard.sglang.wiring import Wiring
-from tests.unit.guard.sglang.standin import KEY, Memory, Req, StandInEngine
+from tests.unit.guard.sglang.parts import KEY, Memory, Req, StandInEngine
 
 SIZE = 64
 

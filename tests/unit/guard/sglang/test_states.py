@@ -9,7 +9,7 @@ from kvfence.guard.messages import RefusedAtPrefill
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
 from kvfence.guard.sglang.memory import PageMemory
 from kvfence.guard.sglang.prefill import REFUSALS_MAX, PrefillState
-from tests.unit.guard.sglang.standin import BESIDE, ITEM, PAGES, ROWS, Memory
+from tests.unit.guard.sglang.parts import BESIDE, ITEM, PAGES, ROWS, Memory
 
 SENT_ROW, LANDED_ROW = 3, 1
 SESSION = "127.0.0.1:9000"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kvfence.prove.replay import Replay, Ruling, replay
-from tests.unit.guard.sglang.standin import Pair, Req
+from tests.unit.guard.sglang.parts import Req
+from tests.unit.guard.sglang.standin import Pair
 
 STUB = [0]
 REFUSED = Req(7, 12, refused="too long")

@@ -8,7 +8,8 @@ from kvfence.core.errors import SettingsError
 from kvfence.guard import settings
 from kvfence.guard.sglang.points import POINTS
 from kvfence.guard.sglang.wiring import Wiring
-from tests.unit.guard.sglang.standin import KEY, PAGES, KVPoll, Pair, Req
+from tests.unit.guard.sglang.parts import KEY, PAGES, KVPoll, Req
+from tests.unit.guard.sglang.standin import Pair
 
 LONG, STUB = "Input length (48 tokens) exceeds the maximum allowed length.", [0]
 OFF = {"mode": "off"}
