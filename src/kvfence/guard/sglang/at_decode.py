@@ -12,7 +12,7 @@ from kvfence.guard.messages import Drained, Message, Offer, Promise, RefusedAtPr
 from kvfence.guard.sglang import session
 from kvfence.guard.sglang.at_prefill import INTRODUCTION
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
-from kvfence.guard.sglang.engine import TOLD
+from kvfence.guard.sglang.engine import FAKE_HOST, TOLD
 from kvfence.guard.sglang.quarantine import Held, Quarantine
 from kvfence.guard.sglang.sockets import Frames, WriteSocket
 from kvfence.protocol import messages
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 PAGES, ROW, PREFIX = 4, 5, 8
 """Where decode's message to prefill says which pages, which row beside them, and how much it has already."""
+
+PROBE_TOKENS = 4
+"""As many as SGLang's own health checks and warm-up ask for; whoever wants more from nobody is refused."""
+
+FROM_NOBODY = Refusal("kvfence: bootstrap_host names no prefill, so that nobody would write the prompt's pages", 400)
 
 HELD_SHARE = 0.25
 """Of the pool: with more pages than that waiting for a new session, nothing is reserved until it has come."""
@@ -153,9 +158,14 @@ class AtDecode:
     def decode_reserves(self, *_given: Any, **named: Any) -> None:
         """Note what is reserved for a room."""
         req = named["req"]
-        if self.state is not None and req.bootstrap_room is not None:
+        if self.state is not None and req.bootstrap_room is not None and req.bootstrap_host != FAKE_HOST:
             room = int(req.bootstrap_room)
             self.state.reserve(room, Reserved(str(req.rid), int(named["fill_len"]), self._receivers.get(room), req))
+
+    def probe_told(self, _receiver: Any, kv_indices: Any, aux_index: Any = None, *_given: Any, **_named: Any) -> None:
+        """The engine's probe of itself is about to read pages that nobody writes."""
+        if self.state is not None and self._enforces:
+            self.state.blank(np.asarray(kv_indices), aux_index)
 
     def decode_places(self, original: Any, queue: Any, *given: Any, **named: Any) -> Any:
         """While much of the pool waits for a new session, nothing new is reserved in the old one."""
@@ -163,28 +173,44 @@ class AtDecode:
 
     def decode_admits(self, original: Any, queue: Any, req: Any, *given: Any, **named: Any) -> Any:
         """A request that is refused already, here or at prefill, reserves nothing and ends with its own words."""
-        room, own = self._wiring.room_of(req), req.to_finish
-        refusal = self.state.refusal(room) if self.state is not None else None
-        if type(own).__name__ == "FINISH_ABORT":
-            if not self._enforces and self._wiring.engine.keeps_out(req):
-                return original(queue, req, *given, **named)
-            refusal = Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
-        if self.state is not None and room is not None:
-            self._see(AtDoor(refusal is not None))
-        if self.state is None or refusal is None or not self._enforces or room is None:
+        room, is_probe = self._wiring.room_of(req), req.bootstrap_host == FAKE_HOST
+        if self.state is None or (room is None and not is_probe):
             return original(queue, req, *given, **named)
-        self._wiring.tally.refuse(room, "refusal-is-final", "a refused request at the door", enforced=True)
+        guard, refusal = self._why_not(req, room)
+        if refusal is not None and not self._enforces and self._wiring.engine.keeps_out(req):
+            return original(queue, req, *given, **named)
+        self._see(AtDoor(refusal is not None))
+        if refusal is None:
+            return original(queue, req, *given, **named)
+        self._wiring.tally.refuse(room or 0, guard, "a refused request at the door", enforced=self._enforces)
+        if not self._enforces:
+            return original(queue, req, *given, **named)
         self._wiring.engine.prepare_abort(req, refusal.message, refusal.status)
-        self.state.told(room)
+        if room is not None and not is_probe:
+            self.state.told(room)
         queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
 
+    def _why_not(self, req: Any, room: int | None) -> tuple[str, Refusal | None]:
+        """Give which guard asks at the door, and why a request may not enter; None where it may.
+
+        The room of the engine's probe of itself is nobody's.
+        """
+        own = req.to_finish
+        if type(own).__name__ == "FINISH_ABORT":
+            return "refusal-is-final", Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
+        if req.bootstrap_host == FAKE_HOST:
+            return "stamp-at-adopt", FROM_NOBODY if len(req.origin_input_ids) > PROBE_TOKENS else None
+        return "refusal-is-final", cast(DecodeState, self.state).refusal(room)
+
     def decode_aborts(self, original: Any, req: Any, message: str, *given: Any, **named: Any) -> Any:
         """A request that the guard or prefill refused ends with that refusal's words, not with a time-out's."""
-        refusal = self.state.refusal(req.bootstrap_room) if self.state is not None else None
-        if self.state is not None and req.bootstrap_room is not None:
+        if self.state is None or req.bootstrap_host == FAKE_HOST:
+            return original(req, message, *given, **named)
+        refusal = self.state.refusal(req.bootstrap_room)
+        if req.bootstrap_room is not None:
             self.state.fail(str(req.rid), int(req.bootstrap_room))
-        if self.state is None or refusal is None or not self._enforces:
+        if refusal is None or not self._enforces:
             return original(req, message, *given, **named)
         self.state.told(int(req.bootstrap_room))
         return original(req, refusal.message, status_code=HTTPStatus(refusal.status))

@@ -7,7 +7,7 @@ import numpy as np
 
 from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPrefill, Revoke, Unknown
-from kvfence.guard.sglang.engine import TOLD
+from kvfence.guard.sglang.engine import FAKE_HOST, TOLD
 from kvfence.guard.sglang.memory import Pages
 from kvfence.guard.sglang.prefill import PrefillState
 from kvfence.guard.sglang.sockets import Frames
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 SUCCESS = b"4"
 """SGLang's ``KVPoll.Success`` as it travels."""
-
-FAKE_HOST = "2.2.2.2"
-"""SGLang's stand-in for prefill in health checks; nothing travels."""
 
 INTRODUCTION, SESSION = b"None", 3
 """How a decode's first message begins, and where it names the session that its pages are written to."""

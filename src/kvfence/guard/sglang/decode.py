@@ -85,6 +85,10 @@ class DecodeState:
         """Give what a prefill is told of this decode."""
         return self._hello
 
+    def blank(self, pages: Pages, row: int | None) -> None:
+        """Nobody writes these pages: whoever reads them finds noughts, not what their last holder left."""
+        self._memory.blank(pages, row)
+
     def reserve(self, room: int, reserved: Reserved) -> None:
         """Note what the engine reserves for a room."""
         with self._lock:

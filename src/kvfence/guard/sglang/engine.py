@@ -10,6 +10,10 @@ TOLD = 500
 """How the guard's own refusals reach clients: 0.5.19 tells of 400, 500 and 503 alone, and makes of others a 200."""
 
 
+FAKE_HOST = "2.2.2.2"
+"""SGLang's stand-in for prefill in its own probes, which any request may name; nothing travels."""
+
+
 class Engine(Protocol):
     """SGLang, as far as the guard calls it."""
 

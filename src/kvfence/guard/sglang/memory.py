@@ -63,6 +63,13 @@ class PageMemory:
         self.page_size = int(kv_args.page_size)
         self.num_pages = len(self.buffers[0])
 
+    def blank(self, pages: Pages, row: int | None) -> None:
+        """Write noughts over pages, and over the row beside them."""
+        for buffer in self.buffers:
+            buffer[pages] = 0
+        for beside in self.beside if row is not None else ():
+            beside[row] = 0
+
     def digest_of(self, pages: Pages, row: int) -> str:
         """Digest pages, and the row beside them, as they are now."""
         digest = Digest(self)

@@ -25,6 +25,7 @@ POINTS = (
     Point("receiver-made", (f"{_COMMON}.CommonKVReceiver.__init__",), "after"),
     Point("receiver-polled", (f"{_MOONCAKE}.MooncakeKVReceiver.poll", f"{_COMMON}.CommonKVReceiver.poll")),
     Point("receiver-cleared", (f"{_COMMON}.CommonKVReceiver.clear",)),
+    Point("probe-told", (f"{_DISAGG}.fake.conn.FakeKVReceiver.send_metadata",), "before"),
     Point("sender-cleared", (f"{_COMMON}.CommonKVSender.clear",), "after"),
     Point("pages-sent", (f"{_MOONCAKE}.MooncakeKVManager.add_transfer_request",)),
     Point("chunk-sent", (f"{_DISAGG}.prefill.SchedulerDisaggregationPrefillMixin.send_kv_chunk",), "before"),

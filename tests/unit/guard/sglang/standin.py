@@ -15,6 +15,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from kvfence.guard import settings
+from kvfence.guard.sglang.engine import FAKE_HOST
 from kvfence.guard.sglang.points import POINTS
 from kvfence.guard.sglang.wiring import Wiring
 from tests.unit.guard.sglang.parts import (
@@ -254,6 +255,25 @@ class Receiver:
         self.side.call("receiver-cleared", lambda _r: self.side.request_status.pop(self.bootstrap_room, None), self)
 
 
+class ProbeReceiver:
+    """SGLang's stand-in for a transfer, in requests that name nobody: a success as soon as it knows the pages."""
+
+    def __init__(self, side: "Decode", req: Req) -> None:
+        self.side, self.bootstrap_room, self.knows = side, req.bootstrap_room, False
+
+    def send_metadata(self, kv_indices: np.ndarray, aux_index: int | None = None) -> None:
+        """Hear of the pages."""
+        del kv_indices, aux_index
+        self.knows = True
+
+    def poll(self) -> KVPoll:
+        """Give the transfer's state, which no prefill changes."""
+        return KVPoll.SUCCESS if self.knows else KVPoll.WAITING
+
+    def clear(self) -> None:
+        """The engine is done with it."""
+
+
 class Decode(Side):
     """A decode rank."""
 
@@ -263,8 +283,8 @@ class Decode(Side):
         self.gloo_group = None
         self.free = deque(range(PAGES))
         self.rows = deque(range(ROWS))
-        self.waiting: list[tuple[Req, Receiver]] = []
-        self.queue: list[tuple[Req, Receiver, list[int], int]] = []
+        self.waiting: list[tuple[Req, Any]] = []
+        self.queue: list[tuple[Req, Any, list[int], int]] = []
         self.running: dict[str, list[int]] = {}
         PEERS[port] = self
 
@@ -275,6 +295,9 @@ class Decode(Side):
 
     def _add(self, req: Req) -> None:
         if self.stand_in.keeps_out(req):
+            return
+        if req.bootstrap_host == FAKE_HOST:
+            self.waiting.append((req, ProbeReceiver(self, req)))
             return
         receiver = Receiver(self, req)
         self.call("receiver-made", lambda _r: None, receiver)
@@ -298,7 +321,10 @@ class Decode(Side):
                 placed.append((req, receiver, pages, row))
         return placed, []
 
-    def _send_metadata(self, receiver: Receiver, pages: list[int], row: int) -> None:
+    def _send_metadata(self, receiver: Any, pages: list[int], row: int) -> None:
+        if isinstance(receiver, ProbeReceiver):
+            self.call("probe-told", ProbeReceiver.send_metadata, receiver, np.array(pages), row)
+            return
         own = [b"127.0.0.1", str(self.port).encode(), receiver.session_id.encode()]
         what = [np.array(pages, np.int32).tobytes(), str(row).encode(), b"", b"1", b"0", b""]
         receiver.send([str(receiver.bootstrap_room).encode(), *own, *what])
@@ -317,7 +343,7 @@ class Decode(Side):
                 self.queue.remove(entry)
                 self._conclude(entry, poll)
 
-    def _conclude(self, entry: tuple[Req, Receiver, list[int], int], poll: KVPoll) -> None:
+    def _conclude(self, entry: tuple[Req, Any, list[int], int], poll: KVPoll) -> None:
         req, receiver, pages, row = entry
         if poll is KVPoll.SUCCESS:
             receiver.clear()
@@ -327,7 +353,7 @@ class Decode(Side):
             self.release(req, pages)
         self.call("row-freed", lambda _rows, one: self.rows.append(one), self.rows, row)
 
-    def _end(self, req: Req, receiver: Receiver, message: str) -> None:
+    def _end(self, req: Req, receiver: Any, message: str) -> None:
         receiver.clear()
         self.call("decode-aborts", self._abort, req, message, status_code=500)
         self.answers.append(req)
