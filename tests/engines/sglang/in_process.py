@@ -52,7 +52,7 @@ def allocator() -> dict[str, Any]:
     address = raw.ctypes.data_as(ctypes.c_void_p).value
     args = SimpleNamespace(kv_data_ptrs=[address], kv_data_lens=[512], kv_item_lens=[1], state_types=[], page_size=1)
     args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens, args.kv_cache_dtype_str = [], [], [], "none"
-    manager = SimpleNamespace(kv_args=args, server_socket=None)
+    manager = type("MooncakeKVManager", (SimpleNamespace,), {})(kv_args=args, server_socket=None)
     role, server = SimpleNamespace(value="decode"), SimpleNamespace(device="cpu", context_length=128)
     wiring.manager_made(None, manager, args, role, server)
     wiring.at_pool.roles_made(None, scheduler)

@@ -99,6 +99,9 @@ class AtPool:
     def roles_made(self, _result: Any, scheduler: Any, *_given: Any, **_named: Any) -> None:
         """The pool of a role is known: from now on its passes are looked at."""
         if not self._wiring.has_role:
+            mode = getattr(scheduler, "disaggregation_mode", None)
+            if getattr(mode, "value", "null") != "null":
+                raise SettingsError(["a role without Mooncake's KV manager is not covered by the guard"])
             return
         self._wiring.at_prefill.complete()
         allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool

@@ -20,6 +20,9 @@ class Engine(Protocol):
     def name(self) -> str:
         """Give the engine's name and release."""
 
+    def manager(self, manager: Any) -> str:
+        """Give the name of what moves pages: a class of SGLang's for each transfer backend."""
+
     def poll(self, name: str) -> Any:
         """Give one state of a transfer by its name: Failed, Success."""
 
@@ -58,6 +61,10 @@ class SGLang:
             return f"sglang {version('sglang')}"
         except PackageNotFoundError:
             return "sglang of an unknown release"
+
+    def manager(self, manager: Any) -> str:
+        """Give the name of what moves pages: a class of SGLang's for each transfer backend."""
+        return type(manager).__name__
 
     def poll(self, name: str) -> Any:
         """Give one state of a transfer by its name: Failed, Success."""

@@ -30,6 +30,10 @@ from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Place
 
 
+MANAGER = "MooncakeKVManager"
+"""What moves pages in a way that the guard follows; others share its base class, and with it half of the hooks."""
+
+
 class Wiring:
     """One process's guard; ``hook`` gives what stands at each point, and does nothing before the role is known.
 
@@ -66,6 +70,9 @@ class Wiring:
         missing = unwrapped(self._hooked)
         if missing:
             raise SettingsError([f"SGLang could not put in the guard's hook at {name}" for name in missing])
+        backend = self.engine.manager(manager)
+        if backend != MANAGER:
+            raise SettingsError([f"transfers by {backend} are not covered: --disaggregation-transfer-backend mooncake"])
         role, server = str(given[1].value), given[2]
         if server.device != "cpu":
             raise SettingsError([f"no digest of pages on {server.device} yet: the guard runs on cpu alone"])

@@ -56,6 +56,7 @@ class Side:
         self.scheduler = self
         self.outcome = 0
         self.stand_in = StandInEngine()
+        self.stand_in.backend = guard.get("backend", self.stand_in.backend)
         self._without = frozenset(guard.get("without", ()))
         environment = {"KVFENCE_GUARD": guard.get("mode", "enforce"), "KVFENCE_GUARD_KEY": guard.get("key", KEY)}
         if "trace" in guard:

@@ -379,11 +379,30 @@ def test_a_hook_that_was_not_put_in_ends_the_start(monkeypatch: pytest.MonkeyPat
         Pair()
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("backend", ["NixlKVManager", "MoriKVManager", "AscendKVManager"])
+def test_another_transfer_backend_ends_the_start(role: str, backend: str) -> None:
+    """Half of the hooks would be called there, and nothing verified: it is refused by name, observed or not."""
+    for mode in ("enforce", "observe"):
+        with pytest.raises(SettingsError, match=backend):
+            Pair(**{role: {"backend": backend, "mode": mode}})
+
+
+def test_a_role_whose_manager_the_guard_never_saw_ends_the_start() -> None:
+    """SGLang's fake backend shares nothing with the others; a process without a role is left alone."""
+    wiring = Wiring(settings.load({"KVFENCE_GUARD_KEY": KEY}))
+    for mode in ("prefill", "decode"):
+        with pytest.raises(SettingsError, match="not covered"):
+            wiring.hook("roles-made")(None, SimpleNamespace(disaggregation_mode=SimpleNamespace(value=mode)))
+    wiring.hook("roles-made")(None, SimpleNamespace(disaggregation_mode=SimpleNamespace(value="null")))
+
+
 def test_a_device_that_is_not_covered_ends_the_start() -> None:
     """There is no digest of a GPU's pages, so that there is no guard of them either."""
     wiring = Wiring(settings.load({"KVFENCE_GUARD_KEY": KEY}))
     with pytest.raises(SettingsError, match="cuda"):
-        wiring.manager_made(None, object(), None, SimpleNamespace(value="decode"), SimpleNamespace(device="cuda"))
+        manager = type("MooncakeKVManager", (), {})()
+        wiring.manager_made(None, manager, None, SimpleNamespace(value="decode"), SimpleNamespace(device="cuda"))
 
 
 def test_an_engine_that_does_not_count_its_writes_is_refused() -> None:
