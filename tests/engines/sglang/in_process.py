@@ -107,7 +107,7 @@ def fence() -> dict[str, Any]:
     os.environ["MC_FORCE_TCP"] = "1"
     from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import MooncakeTransferEngine
 
-    from kvfence.guard.sglang.session import rebuild
+    from kvfence.guard.sglang.session import has_ended, rebuild
 
     source, target = np.full(4096, 7, np.uint8), np.zeros(4096, np.uint8)
     at = [each.ctypes.data_as(ctypes.c_void_p).value or 0 for each in (source, target)]
@@ -130,7 +130,7 @@ def fence() -> dict[str, Any]:
     before = write(old)
     told: list[str] = []
     waiting = SimpleNamespace(session_id=old, bootstrap_infos=[1], _register_kv_args=lambda: told.append("told"))
-    fenced = rebuild(manager, [waiting])
+    fenced = has_ended(rebuild(manager, [waiting]))
     late = write(old)
     return {
         "before": before,

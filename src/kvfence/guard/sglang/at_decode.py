@@ -48,6 +48,7 @@ class AtDecode:
         self._running: dict[str, AttemptId] = {}
         self._waits = False
         self._rebuilt_s = float("-inf")
+        self._unended: set[str] = set()
 
     def begin(self, state: DecodeState, num_pages: int) -> None:
         """Take this role."""
@@ -328,11 +329,13 @@ class AtDecode:
         self._wiring.tally.held(quarantine.num_pages)
 
     def _rebuild(self, now_s: float) -> None:
-        """End the session that held pages were offered in; where that does not succeed they stay held."""
+        """End the session that held pages were offered in; they stay held until it has ended, and all before it."""
         if now_s - self._rebuilt_s < session.AGAIN_S:
             return
         self._rebuilt_s = now_s
-        if session.rebuild(self._wiring.manager, self._receivers.values()):
+        self._unended.add(session.rebuild(self._wiring.manager, self._receivers.values()))
+        self._unended = {each for each in self._unended if not session.has_ended(each)}
+        if not self._unended:
             self.quarantine.fence()
             self._see(SessionRebuilt(new_session()))
         self._wiring.tally.rebuilt()

@@ -14,11 +14,11 @@ AGAIN_S = 10.0
 """Between two sessions; destroying an engine stops this process for up to a second."""
 
 
-def rebuild(manager: Any, receivers: Iterable[Any]) -> bool:
+def rebuild(manager: Any, receivers: Iterable[Any]) -> str:
     """Open another engine over the same buffers, destroy the old one, and introduce the new one to every prefill.
 
     ``receivers``: those that have offered nothing yet; they go on in the new session.
-    Returns False where the old engine still answers: then nothing is proven.
+    Returns the old session, which may live on where somebody else holds its engine: ask ``has_ended``.
     """
     shared = manager.engine
     old_session = str(shared.session_id)
@@ -34,13 +34,16 @@ def rebuild(manager: Any, receivers: Iterable[Any]) -> bool:
         receiver.session_id = shared.session_id
         if getattr(receiver, "bootstrap_infos", None):
             receiver._register_kv_args()
-    return not _answers(old_session)
+    return old_session
 
 
-def _answers(session: str) -> bool:
+def has_ended(session: str) -> bool:
+    """Is it proven that nobody takes writes for this session any more? A refused connection alone proves it."""
     host, _, port = session.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
-            return True
-    except OSError:
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # too many open files, no route, no answer in time: that says nothing of who listens there
         return False

@@ -29,7 +29,6 @@ from kvfence.guard.watcher import Watcher
 from kvfence.protocol.admission import Capacity
 from kvfence.protocol.guards import Place
 
-
 MANAGER = "MooncakeKVManager"
 """What moves pages in a way that the guard follows; others share its base class, and with it half of the hooks."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvfence.guard.sglang.session import rebuild
+from kvfence.guard.sglang.session import has_ended, rebuild
 
 
 class Raw:
@@ -51,7 +51,8 @@ def test_the_old_engine_is_destroyed_and_waiters_are_introduced_anew(manager: An
         session_id=old, bootstrap_infos=[1], _register_kv_args=lambda: manager.calls.append("introduced")
     )
     unmet = SimpleNamespace(session_id=old, bootstrap_infos=None)
-    assert rebuild(manager, [waiting, unmet])
+    assert rebuild(manager, [waiting, unmet]) == old
+    assert has_ended(old)
     assert manager.calls == ["given up", "registered", "introduced"]
     assert manager.engine.session_id not in (old, "")
     assert waiting.session_id == unmet.session_id == manager.engine.session_id
@@ -61,5 +62,16 @@ def test_the_old_engine_is_destroyed_and_waiters_are_introduced_anew(manager: An
 def test_an_old_engine_that_lives_on_proves_nothing(manager: Any) -> None:
     """Somebody else holds it, so that it still takes writes: the answer is no."""
     kept = manager.engine.engine
-    assert not rebuild(manager, [])
+    assert not has_ended(rebuild(manager, []))
     assert kept.listener.fileno() >= 0
+
+
+@pytest.mark.parametrize("error", [OSError(24, "too many open files"), TimeoutError(), socket.gaierror()])
+def test_a_question_that_was_not_answered_proves_nothing(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """Only a refused connection says that nobody listens; every other failure says something of who asked."""
+
+    def fail(*_given: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    assert not has_ended("127.0.0.1:9")

@@ -1,5 +1,6 @@
 """The guard's hooks around an SGLang pair's calls: what each keeps from happening, and what happens without it."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,13 @@ from tests.unit.guard.sglang.standin import Pair
 
 LONG, STUB = "Input length (48 tokens) exceeds the maximum allowed length.", [0]
 OFF = {"mode": "off"}
+
+
+def new_sessions(monkeypatch: pytest.MonkeyPatch, ended: list[str] | None = None, *, ends: bool = True) -> None:
+    """Make decode's sessions new as Mooncake does; where they do not end, the old ones go on taking writes."""
+    seen = ended if ended is not None else []
+    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: f"session {len(seen)}")
+    monkeypatch.setattr("kvfence.guard.sglang.session.has_ended", lambda one: bool(ends and not seen.append(one)))
 
 
 def test_every_point_has_a_hook() -> None:
@@ -192,8 +200,8 @@ def test_a_request_that_comes_to_prefill_after_decode_gave_up_is_not_sent() -> N
 def test_a_write_that_failed_frees_nothing_until_the_session_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was posted and not acknowledged may land at any time; only a new session ends that."""
     pair, req = Pair(), Req(7, 12)
-    rebuilt: list[object] = []
-    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: bool(rebuilt.append(1)) or True)
+    rebuilt: list[str] = []
+    new_sessions(monkeypatch, rebuilt)
     pair.offer(req)
     pair.prefill.outcome = -1
     pair.prefill.send(req, [3, 9, 4])
@@ -210,7 +218,7 @@ def test_a_write_that_failed_frees_nothing_until_the_session_is_new(monkeypatch:
 def test_a_new_life_of_prefill_does_not_vouch_for_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead prefill posted may land yet; its successor at the same address knows nothing of that."""
     pair, req = Pair(), Req(7, 12)
-    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: False)
+    new_sessions(monkeypatch, ends=False)
     pair.offer(req)
     pair.prefill.wiring.at_prefill.state._asked.clear()  # type: ignore[union-attr]
     pair.decode.queue[0][1].abort()
@@ -221,7 +229,7 @@ def test_a_new_life_of_prefill_does_not_vouch_for_the_old_one(monkeypatch: pytes
 def test_a_session_that_still_answers_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new session that did not end the old one proves nothing."""
     pair, req = Pair(), Req(7, 12)
-    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: False)
+    new_sessions(monkeypatch, ends=False)
     pair.offer(req)
     pair.prefill.outcome = -1
     pair.prefill.send(req, [3, 9, 4])
@@ -230,10 +238,28 @@ def test_a_session_that_still_answers_frees_nothing(monkeypatch: pytest.MonkeyPa
     assert len(pair.decode.free) == PAGES - 3
 
 
+def test_pages_wait_for_every_session_that_they_may_have_been_offered_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first session lives on after a new one was made; that those after it ended proves nothing of it."""
+    pair, req, lives, made = Pair(), Req(7, 12), {"0"}, count()
+    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: str(next(made)))
+    monkeypatch.setattr("kvfence.guard.sglang.session.has_ended", lambda one: one not in lives)
+    monkeypatch.setattr("kvfence.guard.sglang.session.AGAIN_S", 0.0)
+    pair.offer(req)
+    pair.prefill.outcome = -1
+    pair.prefill.send(req, [3, 9, 4])
+    pair.prefill.begin()()
+    pair.settle(4)
+    assert next(made) > 1
+    assert len(pair.decode.free) == PAGES - 3
+    lives.clear()
+    pair.settle()
+    assert len(pair.decode.free) == PAGES
+
+
 def test_bytes_that_are_not_those_that_were_sent_keep_their_pages_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mismatch proves a writer whom nobody knows, so that prefill's word is not enough."""
     pair, req = Pair(), Req(7, 12)
-    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: False)
+    new_sessions(monkeypatch, ends=False)
     pair.offer(req)
     pair.prefill.send(req, [3, 9, 4])
     pair.prefill.begin()()
@@ -275,7 +301,7 @@ def test_a_transfer_that_another_rank_refused_is_held_on_this_one_too() -> None:
 def test_much_of_the_pool_in_quarantine_keeps_new_requests_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing new is offered in a session that is about to end, once a quarter of the pool waits for that."""
     pair, lost, open_, late = Pair(), Req(7, 20), Req(8, 4), Req(9, 4)
-    monkeypatch.setattr("kvfence.guard.sglang.session.rebuild", lambda *_: True)
+    new_sessions(monkeypatch)
     pair.offer(lost)
     pair.offer(open_)
     pair.prefill.outcome = -1
@@ -400,8 +426,8 @@ def test_a_role_whose_manager_the_guard_never_saw_ends_the_start() -> None:
 def test_a_device_that_is_not_covered_ends_the_start() -> None:
     """There is no digest of a GPU's pages, so that there is no guard of them either."""
     wiring = Wiring(settings.load({"KVFENCE_GUARD_KEY": KEY}))
+    manager = type("MooncakeKVManager", (), {})()
     with pytest.raises(SettingsError, match="cuda"):
-        manager = type("MooncakeKVManager", (), {})()
         wiring.manager_made(None, manager, None, SimpleNamespace(value="decode"), SimpleNamespace(device="cuda"))
 
 
