@@ -292,7 +292,7 @@ class AtDecode:
 
         held = Held(offer.attempt, offer.room, offer.num_pages, owed.row, places, ask, time.monotonic())
         held.wants_session = owed.is_torn or not places
-        if owed.is_vouched_for:
+        if owed.is_vouched_for and len(places) == 1:  # of several, the promise does not say which one made it
             held.drained |= places
         return held
 

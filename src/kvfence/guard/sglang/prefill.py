@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
 from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Revoke, Welcome
+from kvfence.guard.settings import Mode
+from kvfence.guard.sglang.engine import TOLD
 from kvfence.guard.sglang.memory import Digest, PageMemory, Pages
 
 REFUSALS_MAX = 4096
@@ -77,13 +79,23 @@ class PrefillState:
             self._asked[offer.attempt] = None
             while len(self._asked) > ROOMS_MAX:
                 self._asked.popitem(last=False)
-            refused = self._refused.get(offer.room)
-            if refused is None and endpoint in self._peers and offer.attempt not in self._revoked:
+            refused, hello = self._refused.get(offer.room), self._peers.get(endpoint)
+            if refused is None and hello is not None and self._mode == Mode.ENFORCE:
+                refused = self._unlike(hello, offer.room)
+            if refused is None and hello is not None and offer.attempt not in self._revoked:
                 self._given_up.pop(offer.room, None)
                 self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
                 while len(self._rooms) > ROOMS_MAX:
                     self._rooms.popitem(last=False)
             return refused
+
+    def _unlike(self, hello: Hello, room: int) -> RefusedAtPrefill | None:
+        """Give the refusal of a decode whose pages are laid out otherwise: what is written there lands anywhere."""
+        own = self._memory.layout
+        if hello.layout == own:
+            return None
+        reason = f"kvfence: prefill lays out its pages as {own}, decode as {hello.layout}"
+        return RefusedAtPrefill(room, TOLD, reason)
 
     def revoke(self, revoked: Revoke) -> Endpoint | None:
         """Nobody waits for this attempt any more, whether its offer came or not: nothing more is sent for it.

@@ -44,7 +44,7 @@ class Side:
     def __init__(self, role: str, port: int, network: dict[int, deque[list[bytes]]], guard: dict[str, Any]) -> None:
         self.role, self.port, self.network = role, port, network
         self.inbox = network.setdefault(port, deque())
-        self.memory = Memory(port)
+        self.memory = Memory(port, guard.get("item", ITEM))
         self.kv_args = self.memory.args
         self.server_socket: Any = Socket(self.inbox)
         self.request_status: dict[int, KVPoll] = {}
@@ -215,7 +215,9 @@ class Receiver:
     def __init__(self, side: "Decode", req: Req) -> None:
         self.side, self.bootstrap_room = side, req.bootstrap_room
         self.conclude_state: KVPoll | None = None
-        self.bootstrap_infos = [{"rank_ip": "127.0.0.1", "rank_port": side.prefill_port, "is_dummy": False}]
+        self.bootstrap_infos = [
+            {"rank_ip": "127.0.0.1", "rank_port": port, "is_dummy": False} for port in side.prefill_ports
+        ]
         self.session_id = side.engine.session_id
         side.update_status(self.bootstrap_room, KVPoll.BOOTSTRAPPING)
 
@@ -230,10 +232,11 @@ class Receiver:
         self.send([b"None", b"127.0.0.1", str(self.side.port).encode(), self.session_id.encode()])
 
     def send(self, frames: list[bytes]) -> None:
-        """Write to prefill."""
-        socket, lock = self._connect_to_bootstrap_server(self.bootstrap_infos[0])
-        with lock:
-            socket.send_multipart(frames)
+        """Write to each rank of prefill."""
+        for info in self.bootstrap_infos:
+            socket, lock = self._connect_to_bootstrap_server(info)
+            with lock:
+                socket.send_multipart(frames)
 
     def poll(self) -> KVPoll:
         """Give the transfer's state, through the guard."""
@@ -280,7 +283,7 @@ class Decode(Side):
 
     def __init__(self, port: int, prefill: int, network: dict[int, deque[list[bytes]]], guard: dict[str, Any]) -> None:
         super().__init__("decode", port, network, guard)
-        self.prefill_port = prefill
+        self.prefill_ports = [prefill]
         self.gloo_group = None
         self.free = deque(range(PAGES))
         self.rows = deque(range(ROWS))

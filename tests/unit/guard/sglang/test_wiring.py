@@ -1,5 +1,6 @@
 """The guard's hooks around an SGLang pair's calls: what each keeps from happening, and what happens without it."""
 
+from collections import deque
 from itertools import count
 from types import SimpleNamespace
 
@@ -267,6 +268,37 @@ def test_bytes_that_are_not_those_that_were_sent_keep_their_pages_out(monkeypatc
     pair.decode.turn()
     pair.settle(6)
     assert len(pair.decode.free) == PAGES - 3
+
+
+def two_places() -> tuple[Pair, Req]:
+    """Give a pair whose decode waits for two ranks of prefill, of which the second only takes messages."""
+    pair, req = Pair(), Req(7, 12)
+    pair.decode.prefill_ports.append(101)
+    pair.decode.network[101] = deque()
+    pair.offer(req)
+    pair.prefill.send(req, [3, 9, 4])
+    pair.prefill.begin()()
+    return pair, req
+
+
+def test_the_promise_of_one_place_does_not_vouch_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank of prefill has promised when the transfer is given up; the other may be writing still."""
+    new_sessions(monkeypatch, ends=False)
+    pair, _ = two_places()
+    pair.decode.messages()
+    pair.decode.queue[0][1].abort()
+    pair.settle(4)
+    assert len(pair.decode.free) == PAGES - 3
+
+
+def test_prefill_sends_nothing_to_a_decode_with_another_layout() -> None:
+    """What is written in pages of another size lands beside them: its client hears so instead, at once."""
+    pair, req = Pair(decode={"item": 64}), Req(7, 12)
+    pair.hand_off(req, [3, 9, 4])
+    assert not pair.prefill.posted
+    pair.settle()
+    assert "lays out its pages" in pair.decode.answers[0].finished_reason.message
+    assert len(pair.decode.free) == PAGES
 
 
 def test_no_rank_gives_back_what_another_still_holds() -> None:
