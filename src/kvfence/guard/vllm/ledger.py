@@ -5,7 +5,7 @@ in that step; beside that a bounded sweep compares some of all tables with vLLM'
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -84,19 +84,37 @@ class Ledger:
         return (list(self._tables.get(request, ())),)
 
     def extend(self, request: str, blocks: Iterable[int]) -> list[Broken]:
-        """Add what a step adds to a request's table; give what nobody has been granted."""
+        """Add what a step adds to a request's table, or to what it reads; give what nobody has been granted.
+
+        A block that a window left behind can come back to the same request: it counts as its newest use.
+        """
         table = self._tables.setdefault(request, {})
         broken = []
         for block in blocks:
-            if self._pool.blocks[block].is_null or block in table:
-                continue
             serial = self._serials[block]
+            if self._pool.blocks[block].is_null or table.get(block) == serial:
+                continue
             table[block] = serial
             self._holders.setdefault(block, set()).add(request)
             self.checked += 1
             if self._pool.blocks[block].ref_cnt < 1:
                 broken.append(Broken(request, block, serial, serial))
         return broken
+
+    def begin(self, request: str, blocks: Sequence[int]) -> list[Broken]:
+        """A request has its first pass: follow its whole table; give what became another's since it was read into."""
+        noted = self._tables.get(request, {})
+        lost = [
+            Broken(request, block, expected, self._serials[block])
+            for block in blocks
+            if (expected := noted.get(block, self._serials[block])) != self._serials[block]
+        ]
+        self.forget(request)
+        return lost + self.extend(request, blocks)
+
+    def holders(self, block: int) -> tuple[str, ...]:
+        """Give the requests whose tables name a block."""
+        return tuple(self._holders.get(block, ()))
 
     def step(self, scheduled: Iterable[str], tables: Tables) -> list[Broken]:
         """Give every block of a scheduled table that is of another use by now; what a step changed, and some more."""

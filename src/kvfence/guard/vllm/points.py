@@ -12,7 +12,8 @@ _V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 _BASE = f"{_V1}.base.KVConnectorBase_V1"
 _NIXL = f"{_V1}.nixl.connector.NixlBaseConnector"
 _POOL = "vllm.v1.core.block_pool.BlockPool"
-_TABLES = "vllm.v1.core.sched.output.KVConnectorBlockState"
+_OUTPUT = "vllm.v1.core.sched.output"
+_TABLES = f"{_OUTPUT}.KVConnectorBlockState"
 
 POINTS = (
     Point("request-comes", (f"{_NIXL}.on_new_request",)),
@@ -33,6 +34,8 @@ POINTS = (
     Point("blocks-granted", (f"{_POOL}.get_new_blocks",)),
     Point("blocks-held", (f"{_POOL}.touch",)),
     Point("step-tables", (f"{_TABLES}.get_block_ids", f"{_TABLES}.block_ids")),
+    Point("step-begins-at", (f"{_OUTPUT}.NewRequestData.num_computed_tokens",)),
+    Point("step-goes-on-at", (f"{_OUTPUT}.CachedRequestData.num_computed_tokens",)),
     Point("stats", (f"{_V1}.nixl.stats.NixlKVConnectorStats",)),
     Point("metrics", (f"{_V1}.nixl.stats.NixlPromMetrics",)),
 )

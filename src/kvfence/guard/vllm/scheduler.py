@@ -47,6 +47,8 @@ class SchedulerFence:
         self._ledger: Ledger | None = None
         self._orders = Orders()
         self._num_tables = 0
+        self._read: set[str] = set()
+        """Requests whose blocks were read and are used, before their first pass."""
 
     def meet_pool(self, pool: Any) -> None:
         """Take vLLM's live block pool."""
@@ -100,10 +102,15 @@ class SchedulerFence:
         torn = [Broken(name, block, -1, -1) for name, block in self._decode.granted(self.ledger.granted)]
         for request_id in [name for name, each in receives.items() if any(each.local_block_ids)]:
             self._receive(request_id, receives, orders)
+            if request_id in receives:
+                torn += self.ledger.extend(request_id, chain.from_iterable(receives[request_id].local_block_ids))
         for request_id, number in output.num_scheduled_tokens.items():
             self._prefill.order(request_id, number, tables, self.ledger, orders)
         broken = [*torn, *self._note_tables(output), *self.ledger.step(output.num_scheduled_tokens, tables)]
-        self._check(broken, len(output.num_scheduled_tokens), orders)
+        self._note(broken, len(output.num_scheduled_tokens))
+        if self._enforces:
+            for one in broken:
+                self._stop(one, _computed(output), tables, orders)
         return orders
 
     def _tables_of(self, output: Any) -> Tables:
@@ -135,11 +142,13 @@ class SchedulerFence:
         """Follow what the step changes in tables, as the workers will."""
         broken: list[Broken] = []
         for request_id in output.finished_req_ids:
-            self.ledger.forget(request_id)
+            self._forget_table(request_id)
             self._decode.forget(request_id)
         for new in output.scheduled_new_reqs:  # or one that comes again, after it had been preempted
-            self.ledger.forget(new.req_id)
-            broken += self.ledger.extend(new.req_id, chain.from_iterable(new.block_ids))
+            if new.req_id not in self._read:
+                self.ledger.forget(new.req_id)
+            self._read.discard(new.req_id)
+            broken += self.ledger.begin(new.req_id, [*chain.from_iterable(new.block_ids)])
         cached = output.scheduled_cached_reqs
         for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if request_id in cached.resumed_req_ids:
@@ -148,21 +157,40 @@ class SchedulerFence:
                 broken += self.ledger.extend(request_id, chain.from_iterable(blocks))
         return broken
 
-    def _check(self, broken: Iterable[Broken], num_tables: int, orders: Orders) -> None:
-        """A scheduled table names a block of another use: whoever computes on that block fails, before a token leaves.
+    def _forget_table(self, request_id: str) -> None:
+        """A request has ended, or what it read is not used: vLLM gives it other blocks, if any."""
+        self.ledger.forget(request_id)
+        self._read.discard(request_id)
 
-        With several KV cache groups vLLM has no way to fail a running request, so that the engine ends.
-        """
+    def _note(self, broken: Iterable[Broken], num_tables: int) -> None:
+        """Count a step's tables, and say of which blocks they do not hold."""
         self._num_tables += num_tables
         if self._num_tables >= CHECKED_TABLES:
             self._say_checked()
         for one in broken:
             self._decode.misread(one.request, one.block)
-            words = f"block {one.block} was of use {one.expected} and is of use {one.serial}"
-            self.tally.refuse(one.request, "stamp-at-read", words)
-            if self._enforces:
-                require(len(self._facts.block_tokens) == 1, f"a step's table does not hold: {words}")
-                orders.broken.add(one.block)
+            self.tally.refuse(one.request, "stamp-at-read", _words(one))
+
+    def _stop(self, one: Broken, computed: dict[str, int], tables: Tables, orders: Orders) -> None:
+        """A scheduled table names a block of another use: whoever computes on that block fails, before a token leaves.
+
+        vLLM fails a running request by a block of what was computed before the step, and by no other: the last such
+        block is named beside the broken one. A pass that writes into the block spoils it for its new holder too. Where
+        nothing was computed, where vLLM computes again in the same table (``recompute``), and with several KV cache
+        groups, vLLM has no way to fail the request, so that the engine ends.
+        """
+        words, sizes = f"a step's table does not hold: {_words(one)}", self._facts.block_tokens
+        require(len(sizes) == 1, words)
+        orders.broken.add(one.block)
+        if one.request not in computed:  # a receive, which fails as one
+            return
+        (table,) = tables(one.request) or ([],)
+        writes = one.block in table[computed[one.request] // sizes[0] :]
+        for request in {one.request, *(self.ledger.holders(one.block) if writes else ())}.intersection(computed):
+            (table,) = tables(request) or ([],)
+            has = table[: -(-computed[request] // sizes[0])]
+            require(self._facts.fails and bool(has), words)
+            orders.broken.add(has[-1])
 
     def _say_checked(self) -> None:
         number, self._num_tables = self._num_tables, 0
@@ -181,13 +209,17 @@ class SchedulerFence:
             self.tally.late(said.late)
         for request_id in said.undrained:
             self._hold(request_id, "a read into them failed, and may still land")
-        for request_id in failed:
-            self.ledger.forget(request_id)
+        for request_id in (*said.undrained, *failed):
+            self._forget_table(request_id)
         for request_id in finished:
             self._decode.landed(request_id, failed=request_id in failed)
 
     def _verified(self, request_id: str, *, holds: bool) -> None:
         decided = self._decode.compared(request_id, holds=holds)
+        if holds or not self._enforces:
+            self._read.add(request_id)
+        else:
+            self._forget_table(request_id)
         if holds:
             self.tally.passed("digest-matches")
             return
@@ -208,6 +240,17 @@ class SchedulerFence:
             self._say_checked()
         for each in self._watchers:
             each.close()
+
+
+def _words(one: Broken) -> str:
+    return f"block {one.block} was of use {one.expected} and is of use {one.serial}"
+
+
+def _computed(output: Any) -> dict[str, int]:
+    """Give how many tokens each request of a step has computed before it."""
+    cached = output.scheduled_cached_reqs
+    before = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return before | {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
 
 
 def _watcher(settings: GuardSettings, facts: Facts, place: Place) -> tuple[Incarnation, Watcher]:

@@ -84,6 +84,19 @@ def test_a_window_that_moved_on_is_no_fault(pool: Any) -> None:
     assert step(ledger, {"a": ([0, *mine[1:]],), "b": (mine[:1],)}) == []
 
 
+def test_a_window_may_get_its_own_block_again(pool: Any) -> None:
+    """What a window left behind is free, and may come back to the same request in the same step."""
+    ledger = Ledger(pool)
+    mine = granted(pool, 3)
+    ledger.extend("a", mine)
+    assert step(ledger, {"a": (mine,)}) == []
+    free(pool, mine[:1])
+    again = granted(pool, 1)
+    assert again == mine[:1]
+    ledger.extend("a", again)
+    assert step(ledger, {"a": ([0, *mine[1:], *again],)}) == []
+
+
 def test_an_ended_request_has_no_table(pool: Any) -> None:
     """Its blocks may go to whoever comes next."""
     ledger = Ledger(pool)
