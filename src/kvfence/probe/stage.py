@@ -25,6 +25,9 @@ PATIENCE_S = 330.0
 HURRIED_S = 5.0
 """Once a prompt has been waited for in vain, one as long is given so much and four times its due."""
 
+IN_VAIN = (Trouble.REFUSED, Trouble.BROKEN, Trouble.UNREACHABLE)
+"""How a wait without a first token ends."""
+
 DEAD_AFTER = 6
 """So many answers of no kind, one after the other, and the server counts as dead."""
 
@@ -72,6 +75,7 @@ class Stage:
         self.exchanges: list[Exchange] = []
         self.alarms = 0
         self.lost_tokens: int | None = None
+        self.hung_tokens: int | None = None
         self.plan: Plan | None = None
         self.phase = Phase.CALIBRATE
         self.phase_ends_s: float | None = None
@@ -155,6 +159,11 @@ class Stage:
             seed=self.seed & 0x7FFF_FFFF,
         )
         return ask, draft
+
+    def below_hung(self, num_tokens: int) -> int:
+        """Cut a length that may be waited for in vain to half of the shortest that was."""
+        hung = self.hung_tokens
+        return num_tokens if hung is None or num_tokens < hung else hung // 2
 
     async def send(self, canary: Canary) -> Exchange:
         """Send one canary; once more where the server was too busy and a second try is left.
@@ -256,6 +265,8 @@ class Stage:
             self.ruler.learn(draft, num_tokens)
         took_s = exchange.ended_s - exchange.sent_s
         lost = exchange.trouble is Trouble.UNREACHABLE and took_s < 0.9 * patience_s
+        if took_s >= HURRIED_S and exchange.first_s is None and exchange.trouble in IN_VAIN:
+            self.hung_tokens = min(draft.expected, self.hung_tokens or draft.expected)
         self._silent = self._silent + 1 if lost else 0
         self.alarms += self._holds_foreign(exchange)
         self.changed()

@@ -167,7 +167,7 @@ class Ruler:
             return False
         if not self._rates:
             return True
-        rate = max(0.0, num_tokens - self._base[REPETITIVE]) / len(draft.prompt)
+        rate = max(0.0, num_tokens - self._base.get(REPETITIVE, 0.0)) / len(draft.prompt)
         usual = median(self._rates)
         if not usual / LIKE <= rate <= usual * LIKE:
             return False

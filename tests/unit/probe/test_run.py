@@ -130,6 +130,24 @@ async def test_what_is_never_answered_is_waited_for_last_and_alone(monkeypatch: 
     assert last.ended_s - last.sent_s > 3.9
 
 
+async def test_seeds_that_were_waited_for_in_vain_become_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that took long is learned from: no round of seeds after it is as long."""
+    monkeypatch.setattr(stages, "HURRIED_S", 0.1)
+    model = Model(limit=220, hangs=True)
+    async with Fake(model) as fake, Client(door_to(fake, Api.COMPLETIONS), 8) as client:
+        stage = Stage(client, replace(SMALL, requests_max=32), draw_markers(3, client.door.tenants), 3)
+        stage.phase = Phase.SEED
+        late = asyncio.get_running_loop().call_later
+        client.on_send = lambda _: (stage.tally.sent(stage.phase), late(0.3, model.released.set))
+        await PHASES[Phase.SEED](stage)
+        hung = stage.hung_tokens or 0
+        stage.calibration = replace(stage.calibration, limit_low=2 * hung)
+        assert oversize.Ladder(stage).seed_tokens == hung // 2
+    refused = [each.trouble is Trouble.REFUSED for each in stage.exchanges]
+    assert refused.count(True) == 4
+    assert not any(refused[-8:])
+
+
 async def test_the_same_seed_sends_the_same() -> None:
     """Markers, texts and lengths follow from the seed: what is sent alone is sent again to the letter."""
     bodies = []

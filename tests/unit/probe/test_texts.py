@@ -148,3 +148,13 @@ def test_what_engines_say_of_a_limit_is_read(words: str, limit: int | None, coun
 def test_words_that_repeat_the_prompt_are_left_out() -> None:
     """A refusal that quotes what was sent is kept without its words."""
     assert "acorn" not in read_refusal("cannot take: acorn bamboo coffee 1234", ["acorn bamboo coffee 1234"]).message
+
+
+def test_what_is_learned_of_sentences_alone_does_not_need_lines() -> None:
+    """A server that refused every control may count the first seeds: counts are compared all the same."""
+    ruler, markers = Ruler(), draw_markers(9, ["a"]).planted["a"]
+    for length in (100, 200, 150):
+        draft = ruler.draft(Wish(NATURAL, markers, length, 123456))
+        ruler.learn(draft, counted(draft.prompt, 3))
+    draft = ruler.draft(Wish(NATURAL, markers, 180, 123456))
+    assert abs(draft.expected - counted(draft.prompt, 3)) <= 9

@@ -67,7 +67,8 @@ class Ladder:
     @property
     def seed_tokens(self) -> int:
         """Give the length of seeds: what is surely computed, a little less."""
-        return max(32, (self.lost if self.is_hidden else self.limit) - 1 - self.answer_tokens)
+        known = (self.lost if self.is_hidden else self.limit) - 1 - self.answer_tokens
+        return max(32, self.stage.below_hung(known))
 
     @property
     def requests_left(self) -> int:

@@ -17,18 +17,20 @@ SEED_ANSWER_TOKENS = 16
 
 async def run(stage: Stage) -> None:
     """Seed every tenant, in rounds, as long as the share lasts."""
-    top = honest_limit(stage)
     number = 0
-    while stage.has_room(len(stage.tenants), int(top * SHARES[number % len(SHARES)]) * len(stage.tenants)):
-        length = int(top * SHARES[number % len(SHARES)])
+    while stage.has_room(len(stage.tenants), (length := _length(stage, number)) * len(stage.tenants)):
         await stage.send_all(seeds(stage, stage.tenants, length, number))
         number += 1
+
+
+def _length(stage: Stage, number: int) -> int:
+    return int(honest_limit(stage) * SHARES[number % len(SHARES)])
 
 
 def honest_limit(stage: Stage) -> int:
     """Give the longest prompt that a tenant may be sure is served: calibration's, less an answer."""
     known = stage.calibration.limit_tokens or stage.calibration.limit_low or stage.calibration.advertised_tokens
-    return max(48, (known or 512) - SEED_ANSWER_TOKENS)
+    return max(48, stage.below_hung((known or 512) - SEED_ANSWER_TOKENS))
 
 
 def seeds(stage: Stage, tenants: Sequence[str], num_tokens: int, number: int, group: str = "seed") -> list[Canary]:
