@@ -106,6 +106,8 @@ def _not_covered(config: Any, caches: Any, *, whole: bool) -> list[str]:
     ]
     if transfer.get_from_extra_config("bidirectional_kv_xfer", False):
         problems.append("bidirectional_kv_xfer is not covered: prefill would read what a client names")
+    if getattr(config, "speculative_config", None) is not None:
+        problems.append("speculative_config is not covered: a draft model writes KV after the pass that is digested")
     if len(caches.kv_cache_groups) > 1 and not whole:
         problems.append("a model with several KV cache groups has no safe failure path in this release: 0.31.0 has")
     groups = caches.kv_cache_groups

@@ -31,7 +31,8 @@ class Manifest(Struct, frozen=True):
     """One hand-off.
 
     ``prompt``: a code over the prompt and all that its KV depends on, by the key, so that nobody can guess at it.
-    ``computed_tokens``: how many of the prompt have KV at prefill. ``tags``: the serials of ``blocks``.
+    ``computed_tokens``: how many of the prompt have KV at prefill. ``tags``: the serials of ``blocks``,
+    which prefill compares between digest and promise; to decode they are names.
     ``digests``: one string a rank, 16 bytes a block, in the order of ``blocks``. ``params``: vLLM's own.
     """
 
@@ -81,13 +82,14 @@ def unseal(key: Key, text: object) -> Manifest | None:
 def prompt_code(key: Key, request: Any) -> bytes | None:
     """Give the code of all that a request's KV depends on: tokens, salt, adapter, images and their places.
 
+    An adapter stands by its name: its number is a counter of the API server that loaded it.
     None for a prompt of embeddings, in whole or in part, which has no tokens to compare.
     """
     if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
         return None
     parts: list[Any] = [list(request.prompt_token_ids), getattr(request, "cache_salt", None)]
     adapter = getattr(request, "lora_request", None)
-    parts.append(None if adapter is None else [adapter.lora_name, adapter.lora_int_id])
+    parts.append(None if adapter is None else adapter.lora_name)
     for feature in getattr(request, "mm_features", None) or ():
         place = feature.mm_position
         parts.append([feature.identifier, place.offset, place.length])

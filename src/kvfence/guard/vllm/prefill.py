@@ -28,13 +28,15 @@ OPEN = ("do_remote_decode",)
 class _Outgoing(Struct):
     """One request that prefill computes for a decode.
 
-    ``blocks``: of the whole prompt, once they are digested. ``last``: by group, the block that ends it, and its serial.
+    ``blocks``: of the whole prompt, once they are digested. ``tags``: their serials then, by group and block.
+    ``last``: by group, the block that ends it, and its serial.
     """
 
     prompt: bytes | None
     num_tokens: int
     request: Any
     blocks: Groups = ()
+    tags: dict[tuple[int, int], int] = field(default_factory=dict)
     last: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -69,13 +71,14 @@ class PrefillFence:
             place = num_tokens // size
             if num_tokens % size and place < len(blocks):
                 use = (blocks[place], *ledger.serials(blocks[place : place + 1]))
-                if outgoing.last.get(group) != use:
+                if self._enforces and outgoing.last.get(group) != use:
                     outgoing.last[group] = use
                     orders.zero.append((group, blocks[place]))
         if int(request.num_computed_tokens) + num_scheduled >= num_tokens:
             outgoing.blocks = tuple(
                 tuple(blocks[: -(-num_tokens // size)]) for blocks, size in zip(table, sizes, strict=True)
             )
+            outgoing.tags = _places(outgoing.blocks, tuple(map(ledger.serials, outgoing.blocks)))
             orders.seal[request_id] = outgoing.blocks
 
     def ended(self, request_id: str, params: dict[str, Any] | None) -> None:
@@ -94,11 +97,11 @@ class PrefillFence:
         """Write the manifests of what has ended in this step; who gets none is told to ``refuse``."""
         for request_id, outgoing, sent, params in self._ended:
             sent_blocks = _sent(params, ledger)
-            why = self._cannot(outgoing, sent_blocks, digests.get(request_id))
+            tags = tuple(map(ledger.serials, sent_blocks))
+            why = self._cannot(outgoing, _places(sent_blocks, tags), digests.get(request_id))
             if why:
                 refuse(request_id, "stamp-at-adopt", why)
                 continue
-            tags = tuple(ledger.serials(group) for group in sent_blocks)
             manifest = self._manifest(outgoing, params, sent_blocks, tags, digests[request_id])
             promise = manifest.promise
             word = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
@@ -106,15 +109,15 @@ class PrefillFence:
             sent[FIELD] = seal(self._key, manifest)
         self._ended.clear()
 
-    def _cannot(self, outgoing: _Outgoing, blocks: Groups, digests: dict[int, bytes] | None) -> str:
+    def _cannot(self, outgoing: _Outgoing, sent: dict[tuple[int, int], int], digests: dict[int, bytes] | None) -> str:
         if outgoing.prompt is None:
             return "a prompt of embeddings cannot be promised"
         if digests is None or set(digests) != set(range(self._facts.ranks)):
             return "it did not end with the step that computed its prompt: ask prefill for one token (max_tokens 1)"
-        sent = [block for group in blocks for block in group]
-        known = {block for group in outgoing.blocks for block in group}
-        if not sent or not known.issuperset(sent):
+        if not sent or not outgoing.tags.keys() >= sent.keys():
             return "vLLM sends blocks that the prompt's last step did not have"
+        if any(outgoing.tags[place] != tag for place, tag in sent.items()):
+            return "a block that vLLM sends has been granted anew since it was digested"
         return ""
 
     def _manifest(
@@ -148,6 +151,15 @@ class PrefillFence:
 def _sent(params: dict[str, Any], ledger: Ledger) -> Groups:
     """Give the blocks that are sent: what stands before a window is a placeholder, and no decode may read it."""
     return tuple(tuple(dropwhile(ledger.is_null, group)) for group in params.get("remote_block_ids") or ())
+
+
+def _places(blocks: Groups, tags: Groups) -> dict[tuple[int, int], int]:
+    """Give the serial of each block by its group and number: a number means another block in another group."""
+    return {
+        (group, block): tag
+        for group, (each, serials) in enumerate(zip(blocks, tags, strict=True))
+        for block, tag in zip(each, serials, strict=True)
+    }
 
 
 def _cut(have: Groups, want: Groups, digests: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The scheduler's half of the guard: what each of vLLM's calls means to prefill, decode and the ledger.
 
-In ``observe`` nothing that vLLM does is changed, but that a receive is verified before it is told.
+In ``observe`` nothing that vLLM does or holds is changed, but that a receive is verified before it is told.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -91,6 +91,7 @@ class WorkerFence:
         out = Results(set(failed), set(failed))
         for request in failed:
             self._expected.pop(request, None)
+            self._torn.discard(request)
         begun = []
         for request in results.finished - failed:
             order = self._expected.pop(request, None)

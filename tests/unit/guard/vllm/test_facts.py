@@ -25,6 +25,7 @@ def test_a_role_knows_its_sizes(vllm: Any) -> None:
         ({"parallel": {"pipeline_parallel_size": 2}}, "pipeline_parallel_size 2"),
         ({"parallel": {"decode_context_parallel_size": 4}}, "decode_context_parallel_size 4"),
         ({"extra": {"bidirectional_kv_xfer": True}}, "bidirectional_kv_xfer"),
+        ({"speculative": object()}, "speculative_config is not covered"),
     ],
 )
 def test_what_is_not_covered_is_refused_by_name(vllm: Any, more: dict[str, Any], says: str) -> None:

@@ -1,6 +1,5 @@
 """Hand-offs between two engines whose connector is guarded, and the same between engines as shipped."""
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvfence.core.invariant import InvariantBroken
 from kvfence.guard.key import Key
 from kvfence.guard.vllm.manifest import seal, unseal
 
@@ -250,6 +248,23 @@ def test_the_seal_holds_no_token(fenced: Maker) -> None:
     assert not any(token.to_bytes(2, order) in body for token in tokens for order in ("big", "little"))
 
 
+def test_an_adapter_is_known_by_its_name(fenced: Maker) -> None:
+    """Its number is a counter of each API server; another name is another prompt."""
+    prefill, decode = pair(fenced)
+    mine, same, other = (
+        SimpleNamespace(lora_name=name, lora_int_id=number) for name, number in (("a", 1), ("a", 7), ("b", 1))
+    )
+    assert decode.answer(OWN, prefill.run(OWN, ASKS, lora=mine), lora=same) == OWN
+    assert decode.answer(OWN, prefill.run(OWN, ASKS, lora=mine), lora=other) is None
+
+
+def test_observing_no_block_is_made_zero(fenced: Maker) -> None:
+    """Nothing that vLLM has in its caches is changed."""
+    prefill = fenced("prefill", mode="observe")
+    prefill.run(OWN, ASKS)
+    assert {int(cache.array[3][0, 2, 0]) for cache in prefill.kv.values()} == {999}
+
+
 def test_the_tail_behind_the_last_token_travels_as_zeros(fenced: Maker, stock: Maker) -> None:
     """What an earlier tenant left in the rest of the last block stays at prefill; as shipped it travels."""
     for make, left in ((fenced, 0), (stock, 101)):
@@ -305,146 +320,6 @@ def test_a_prefill_asked_for_more_than_a_token_promises_nothing(fenced: Maker) -
     fence.outcome(None, (), ())
     assert sent == {"do_remote_prefill": False, "do_remote_decode": False}
     assert counts(prefill)["prefill stamp-at-adopt refuse"] == 1
-
-
-def test_a_block_granted_under_a_receive_fails_the_receive(fenced: Maker) -> None:
-    """The pool gives a block away into which a read is under way: neither request is computed on it."""
-    from engines import Request
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
-
-    prefill, decode = pair(fenced)
-    request = Request(OWN, prefill.run(OWN, ASKS))
-    Wire.slow = True
-    try:
-        decode.begin(request)
-        blocks = decode._tables[request.request_id]
-        decode.pool.free_blocks(blocks)
-        assert decode.pool.get_new_blocks(1)[0] in blocks
-        decode.step([])
-    finally:
-        Wire.slow = False
-    deadline = time.monotonic() + 30
-    while request.request_id not in decode.answers and time.monotonic() < deadline:
-        decode.step([])
-    assert decode.answers[request.request_id] is None
-    assert counts(decode)["decode stamp-at-read refuse"] == 1
-
-
-def ready(decode: Any, request: Any) -> None:
-    """Run steps until a request's read is over and verified; its first pass is the next step's."""
-    decode.begin(request)
-    deadline = time.monotonic() + 30
-    while not decode._ready and time.monotonic() < deadline:
-        decode.step([])
-    assert decode._ready == [request]
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_a_block_granted_between_a_verified_read_and_its_first_pass_fails_the_request(
-    fenced: Maker, place: int
-) -> None:
-    """The pool gives a block away that was read into and compared, before anything was computed on it."""
-    from engines import Request
-
-    prefill, decode = pair(fenced)
-    request = Request(OWN, prefill.run(OWN, ASKS))
-    ready(decode, request)
-    lost = decode._tables[request.request_id][place]
-    decode.pool.free_blocks([lost])
-    assert decode.pool.get_new_blocks(1) == [lost]
-    decode.step([])
-    assert decode.answers[request.request_id] is None
-    assert counts(decode)["decode stamp-at-read refuse"] == 1
-
-
-def going(engine: Any, *prompts: list[int]) -> list[Any]:
-    """Begin requests that go on after their first pass."""
-    from engines import Request
-
-    requests = [Request(tokens, None, max_tokens=6) for tokens in prompts]
-    for request in requests:
-        engine.begin(request)
-    return requests
-
-
-def grant_anew(engine: Any, request: Any, place: int) -> None:
-    """Give a block of a running request to somebody else."""
-    lost = engine._tables[request.request_id][place]
-    engine.pool.free_blocks([lost])
-    assert engine.pool.get_new_blocks(1) == [lost]
-
-
-def test_tables_that_hold_go_on(fenced: Maker) -> None:
-    """Requests that grow beside each other are answered, and nothing is refused."""
-    decode = fenced("decode")
-    requests = going(decode, OWN[:8], VICTIM[:7])
-    for _ in range(6):
-        decode.step([])
-    assert [decode.answers[each.request_id] for each in requests] == [OWN[:8], VICTIM[:7]]
-    assert refusals(decode) == []
-
-
-def test_a_block_that_grows_into_a_table_and_is_nobodys_fails_the_request(
-    fenced: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vLLM passes over a bad block from which nothing was computed: the last block before it is named too."""
-    decode = fenced("decode")
-    (request,) = going(decode, OWN[:8])
-    grow = decode._grow
-
-    def freed(request: Any) -> Any:
-        blocks = grow(request)
-        decode.pool.free_blocks([decode.pool.blocks[block] for block in blocks])
-        return blocks
-
-    monkeypatch.setattr(decode, "_grow", freed)
-    decode.step([])
-    assert decode.answers[request.request_id] is None
-
-
-def test_a_pass_that_writes_into_anothers_block_fails_both(fenced: Maker) -> None:
-    """The block's new holder has the right table, but what it reads there may be the other's."""
-    decode = fenced("decode")
-    first, second = going(decode, OWN[:8], VICTIM[:8])
-    decode.pool.free_blocks(decode._tables[first.request_id][2:])
-    decode.step([])
-    assert decode._tables == {}
-    assert [decode.answers[each.request_id] for each in (first, second)] == [None, None]
-
-
-def test_a_broken_table_of_a_prompts_first_pass_ends_the_engine(fenced: Maker) -> None:
-    """Nothing was computed by which vLLM could fail it."""
-    from engines import Request
-
-    decode = fenced("decode")
-    request = Request(OWN, None)
-    decode._tables[request.request_id] = decode.pool.get_new_blocks(3)
-    decode.pool.free_blocks(decode._tables[request.request_id][1:2])
-    with pytest.raises(InvariantBroken, match="table does not hold"):
-        decode.step([request])
-    assert decode.answers == {}
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_a_broken_table_ends_an_engine_that_computes_again_in_the_same_table(fenced: Maker, place: int) -> None:
-    """``recompute`` would let a running request write into blocks that are another's."""
-    decode = fenced("decode", policy="recompute")
-    (request,) = going(decode, OWN)
-    grant_anew(decode, request, place)
-    with pytest.raises(InvariantBroken, match="table does not hold"):
-        decode.step([])
-    assert decode.answers == {}
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_a_broken_table_fails_the_request_at_any_place(fenced: Maker, place: int) -> None:
-    """A block of a running request is another's: no further token of it leaves, and the engine goes on."""
-    decode = fenced("decode")
-    (request,) = going(decode, OWN)
-    grant_anew(decode, request, place)
-    decode.step([])
-    assert decode.answers[request.request_id] is None
-    assert decode.answer(VICTIM) == VICTIM
 
 
 def test_a_read_after_its_lease_is_counted_as_late_and_refuses_nobody(fenced: Maker) -> None:

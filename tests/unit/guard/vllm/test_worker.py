@@ -53,3 +53,19 @@ def test_what_takes_longer_holds_no_step() -> None:
         told = fence.filter(Results(set(), set()), [])
     assert told == Results({"r"}, set())
     fence.close()
+
+
+def test_what_was_said_of_a_read_that_failed_is_said_of_no_other() -> None:
+    """A table that did not hold while the read was under way, and the read failed: the name is free."""
+    memory = Memory()
+    memory.done.set()
+    fence = waiting(memory)
+    fence.take(Orders(broken={1}))
+    assert fence.filter(Results({"r"}, {"r"}), ["r"]).failed == {"r"}
+    fence.take_bad_blocks()
+    fence.take(Orders(receive={"r": ReceiveOrder(BLOCKS, (b"d" * 32,))}))
+    deadline, told = time.monotonic() + 30, fence.filter(Results({"r"}, set()), ["r"])
+    while not told.finished and time.monotonic() < deadline:
+        told = fence.filter(Results(set(), set()), [])
+    assert told == Results({"r"}, set())
+    fence.close()
