@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +46,12 @@ def decisions(pair: Pair, answer: str, **labels: str) -> int:
     """Count the guard's decisions of one kind over both roles."""
     both = (pair.prefill, pair.decode)
     return int(sum(total(url, "kvfence:guard_decisions_total", answer=answer, **labels) for url in both))
+
+
+def checked(pair: Pair) -> int:
+    """Give how ``kvfence guard check`` ends: 0 where both roles enforce, 1 where something is amiss."""
+    command = [sys.executable, "-m", "kvfence", "guard", "check", pair.prefill, pair.decode]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
 
 
 def held(pair: Pair) -> int:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from pair import Pair, ask, ask_both
 from prompts import OVERSIZE, PATIENT, TENANT
-from seen import REFUSED_S, Cut, decisions, held, rulings, total, until
+from seen import REFUSED_S, Cut, checked, decisions, held, rulings, total, until
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -44,6 +44,11 @@ def pages_come_back(guarded: Pair, request: pytest.FixtureRequest) -> Iterator[N
         return
     answer = ask(guarded, "Good morning.", 2)
     assert answer.status_code == 200, answer.text
+
+
+def test_from_outside_both_roles_are_seen_to_enforce(guarded: Pair) -> None:
+    """``kvfence guard check`` finds nothing amiss."""
+    assert checked(guarded) == 0
 
 
 @pytest.mark.parametrize("alignment", ["aligned", "unaligned"])

@@ -12,7 +12,7 @@ import pytest
 from conftest import RELEASE
 from pair import OFF, Pair, ask, ask_both
 from prompts import OVERSIZE, TENANT
-from seen import Cut, Found, decisions, rulings, tampering, until
+from seen import Cut, Found, checked, decisions, rulings, tampering, until
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -39,6 +39,11 @@ def test_honest_requests_are_answered_and_their_traces_conform(observing: Pair) 
     assert [ask(observing, f"Count to {number}.", 4).status_code for number in (3, 4, 5)] == [200] * 3
     assert decisions(observing, "observed") == 0
     assert rulings(observing) == {"prefill": "conforming", "decode": "conforming"}
+
+
+def test_from_outside_it_is_seen_that_nothing_is_refused(observing: Pair) -> None:
+    """``kvfence guard check`` does not take a pair that observes for one that is guarded."""
+    assert checked(observing) == 1
 
 
 @pytest.mark.skipif(RELEASE != "0.5.19", reason="later releases refuse at prefill")
