@@ -103,6 +103,14 @@ def test_a_refusal_that_prefill_alone_makes_reaches_decodes_client(guarded: Pair
     assert all(answer.status_code >= 400 for answer in answers), [answer.text for answer in answers]
 
 
+def test_a_request_that_is_from_nobody_is_refused(guarded: Pair) -> None:
+    """A client may name the engine's own stand-in for prefill: decode would answer from pages that nobody writes."""
+    body = {**SHORT, "text": "Count to three. " * 20, "bootstrap_host": "2.2.2.2", "bootstrap_room": int(time.time())}
+    answer = httpx.post(f"{guarded.decode}/generate", json=body, timeout=60, trust_env=False)
+    assert answer.status_code == 400, answer.text
+    assert "names no prefill" in answer.text
+
+
 def test_a_shortened_prompt_is_refused(guarded: Pair) -> None:
     """Prefill has fewer tokens than decode reserved: no token leaves, and its client is told."""
     before = decisions(guarded, "refuse", guard="count-matches")
