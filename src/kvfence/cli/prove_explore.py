@@ -34,7 +34,10 @@ kvfence prove explore --settled --requests 3 --at-once 1 --answer 1 --faults dea
 
 kvfence prove explore --faults deadline,stall --without quarantine-on-revoke
 
-kvfence prove explore --setup placeholder --without fits@gateway --property reads-own-bytes --json
+The incident, page by page: a prompt larger than prefill's pool, and the guards that its engine lacked:
+
+kvfence prove explore --setup placeholder --prompt 4 --decode-pages 3 --faults none --property reads-own-bytes
+--without fits@gateway,refusal-is-final,count-matches,stamp-at-adopt,stamp-at-read,digest-matches
 """
 
 Requests = Annotated[int, typer.Option("--requests", min=1, max=4, help="How many clients ask.")]
@@ -49,7 +52,8 @@ Setup = Annotated[
     list[str] | None, typer.Option("--setup", help="A mistake that is there from the start; ?: name them.")
 ]
 Without = Annotated[
-    list[str] | None, typer.Option("--without", metavar="GUARD", help="Take a guard away; ?: name them.")
+    list[str] | None,
+    typer.Option("--without", metavar="GUARD", help="Take guards away, with commas between them; ?: name them."),
 ]
 Property = Annotated[list[str] | None, typer.Option("--property", help="Stop at these only; default: at any.")]
 PrefillPages = Annotated[int, typer.Option("--prefill-pages", min=1, max=8, help="Pages of prefill's pool.")]
@@ -215,10 +219,11 @@ def _limits(states: int, minutes: float, gigabytes: float) -> "Limits":
 def _rules(without: list[str]) -> "Rules":
     from kvfence.protocol.guards import ASKED, GUARDS, Rules
 
-    unknown = [name for name in without if name not in ASKED and name not in GUARDS]
+    names = [name for given in without for name in given.split(",") if name]
+    unknown = [name for name in names if name not in ASKED and name not in GUARDS]
     if unknown:
         raise SettingsError([f"--without {name}: the guards are {', '.join(GUARDS)}" for name in unknown])
-    return Rules.without(*without)
+    return Rules.without(*names)
 
 
 def _properties(names: list[str]) -> list[str]:

@@ -1,9 +1,11 @@
 """``kvfence prove explore``: exit codes follow the verdict, and an option without effect is refused."""
 
 import json
+import shlex
 
 import pytest
 
+from kvfence.cli.prove_explore import EPILOGUE
 from kvfence.prove import examine
 from kvfence.prove.bounds import Asked, Bounds
 from kvfence.prove.engines import Engine, Finding
@@ -20,6 +22,7 @@ BROKEN = ("--requests", "1", "--faults", "stall,deadline", "--without", "quarant
         (("--property", "reads-own-byte"), "did you mean reads-own-bytes?"),
         (("--property", "zzz"), "one of event-refused"),
         (("--without", "?"), "the guards are fits, "),
+        (("--without", "fits,count"), "--without count: the guards are fits, "),
         (("--settled", "--without", "fits"), "--settled: every guard must be on"),
         (("--as", "sglang-0.5.19", "--max-minutes", "1"), "--max-minutes does not go with --as"),
         (("--as", "sglang-0.5.19", "--without", "fits"), "--without does not go with --as"),
@@ -75,6 +78,15 @@ def test_the_exit_code_follows_the_verdict(run: Run, wanted: str) -> None:
     document = json.loads(outcome.out)
     assert (outcome.code, document["verdict"]) == (1, "FAIL")
     assert "no-stray-write" in document["broken"]
+
+
+def test_the_helps_incident_is_found(run: Run) -> None:
+    """The example is run as it stands: text that nobody wrote for this request is read, within a hundred states."""
+    example = shlex.split(EPILOGUE.rpartition("kvfence")[2])
+    outcome = run(*example, "--json")
+    document = json.loads(outcome.out)
+    assert (outcome.code, "reads-own-bytes" in document["broken"]) == (1, True)
+    assert document["states"] < 100
 
 
 def test_the_bounds_that_were_asked_for_are_told(run: Run) -> None:
