@@ -4,7 +4,6 @@ Not for: sending (``kvfence.probe``), showing what is sent and how far it is (``
 """
 
 import asyncio
-import math
 import os
 import secrets
 import signal
@@ -21,7 +20,7 @@ from kvfence.cli.probe_handoff import app as handoff
 from kvfence.cli.probe_progress import Progress, show_plan
 from kvfence.cli.probe_report import Forms, present
 from kvfence.cli.render import print_error, print_note
-from kvfence.cli.shared_options import SEED_MAX, Authorities, Html, Out, agrees
+from kvfence.cli.shared_options import SEED_MAX, Authorities, Html, Out, agrees, require_finite
 from kvfence.core.errors import SettingsError
 from kvfence.evidence.visible import plain
 
@@ -130,8 +129,12 @@ def run(
     forms = Forms(json, out, html, junit, reproducer, keep_evidence)
     numbers = {"--max-minutes": max_minutes, "--max-cost": max_cost, "--price-in": price_in, "--price-out": price_out}
     _require_sound(forms, model, numbers)
-    door = _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls))
-    door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
+    door = replace(
+        _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls)),
+        ca="" if ca is None else str(ca),
+        model=model,
+        api=None if api == "auto" else _one_of(Api, api, "--api"),
+    )
     budget = Budget(
         requests_max=max_requests,
         tokens_max=max_tokens_total,
@@ -178,7 +181,16 @@ def _door(base_url: str, key_names: list[str], header_names: list[str], verify: 
 
     keys, names = _keys(key_names)
     url = base_url_of(base_url)
-    return Door(base_url=url, model="", keys=keys, key_names=names, headers=_headers(header_names), verify=verify)
+    headers, variables = _headers(header_names)
+    return Door(
+        base_url=url,
+        model="",
+        keys=keys,
+        key_names=names,
+        headers=headers,
+        header_names=variables,
+        verify=verify,
+    )
 
 
 def _announce(asked: "Run", context: int | None, keys: int) -> None:
@@ -214,10 +226,11 @@ def _keys(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return keys, {tenant: name for tenant, name in zip(tenants, of, strict=True) if name}
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
+def _headers(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Give each header its value and its variable's name."""
     from kvfence.probe.door import is_field_name, is_field_value
 
-    found, wrong = {}, []
+    found, variables, wrong = {}, {}, []
     for pair in pairs:
         name, mark, variable = pair.partition("=")
         value = os.environ.get(variable, "")
@@ -227,18 +240,15 @@ def _headers(pairs: list[str]) -> dict[str, str]:
             wrong.append(f"--header-env: write NAME={plain(variable)} with a NAME of letters, digits and hyphens")
         elif not is_field_value(value):
             wrong.append(f"--header-env: the value of {plain(variable)} {_UNFIT}")
-        found[name.lower()] = value
+        found[name.lower()], variables[name.lower()] = value, variable
     if wrong:
         raise SettingsError(wrong)
-    return found
+    return found, variables
 
 
 def _require_sound(forms: Forms, model: str, numbers: dict[str, float | None]) -> None:
     """Refuse what would fail only after requests were sent."""
-    if wrong := [
-        f"{option}: name a finite number" for option, number in numbers.items() if not math.isfinite(number or 0.0)
-    ]:
-        raise SettingsError(wrong)
+    require_finite(numbers)
     if numbers["--max-cost"] is not None and not numbers["--price-in"] and not numbers["--price-out"]:
         raise SettingsError(["--max-cost: name --price-in and --price-out, per million tokens, with it"])
     forms.require_writable()

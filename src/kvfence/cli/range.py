@@ -11,6 +11,7 @@ import typer
 
 from kvfence.cli.exits import ExitCode
 from kvfence.cli.render import print_error, print_json, print_note, print_table
+from kvfence.cli.shared_options import SEED_MAX, require_finite
 from kvfence.core.errors import CapacityError, SettingsError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def practise(
         float | None,
         typer.Option(min=0, max=1, help="Share of what can go wrong that does; default: each one's own (--list)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what goes wrong by chance.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=SEED_MAX, help="Of what goes wrong by chance.")] = 1,
     refusal_after_s: Annotated[float, typer.Option(min=0, help="How long slow-refusal keeps a refusal back.")] = 20.0,
     json: Annotated[bool, typer.Option("--json", help="With --list: one JSON document on stdout.")] = False,
 ) -> None:
@@ -72,6 +73,7 @@ def practise(
     if name not in RANGES:
         given = f"{name}: there is no such practice server" if name else "which practice server?"
         raise SettingsError([f"{given}; one of {', '.join(RANGES)} (kvfence range --list says what each teaches)"])
+    require_finite({"--prefill-rate": prefill_rate, "--decode-rate": decode_rate, "--refusal-after-s": refusal_after_s})
     from kvfence.cli.range_stage import Ask, Sizes
     from kvfence.ranges.orders import Orders
 

@@ -1,9 +1,13 @@
 """Options that several verbs have, each worded once, and the question that some of them end in."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from kvfence.core.errors import SettingsError
 
 SEED_MAX = (1 << 63) - 1
 """A larger number stands in no JSON document."""
@@ -19,3 +23,14 @@ def agrees() -> bool:
         return typer.confirm("Send it?", err=True)
     except typer.Abort:
         return False
+
+
+def require_finite(numbers: Mapping[str, float | None]) -> None:
+    """Refuse, by option, what is no finite number: no clock waits so long, and no JSON document holds it.
+
+    Raises:
+        SettingsError: names every one of them.
+    """
+    wrong = [f"{option}: name a finite number" for option, number in numbers.items() if not math.isfinite(number or 0)]
+    if wrong:
+        raise SettingsError(wrong)

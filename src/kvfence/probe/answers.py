@@ -3,15 +3,20 @@
 Not for: sending (``client.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import json
 
+from kvfence.probe.excerpts import shorten
 from kvfence.probe.exchange import Ask, Exchange, Trouble
+from kvfence.probe.lexicon import lexicon_of
 from kvfence.probe.refusals import read_refusal
+from kvfence.probe.words import LISTS
 
-TEXT_CHARS_MAX = 200_000
+HEARD_CHARS_MAX = 200_000
+"""What comes behind them is not looked at."""
+
 LOGPROBS_MAX = 64
 BUFFERED_S = 0.05
 BUFFERED_SHARE = 0.05
@@ -37,11 +42,16 @@ class Hearing:
         self.limit_tokens: int | None = None
         self.counted: int | None = None
         self.refusal = ""
+        self._headers: list[str] = []
         self._text: list[str] = []
         self._aside: list[str] = []
-        self._chars = 0
+        self._chars, self._came = 0, 0
         self._usage: dict[str, Any] = {}
         self._logprobs: list[tuple[str, float]] = []
+
+    def head(self, headers: Iterable[tuple[str, str]]) -> None:
+        """Take the headers of an answer; another's text may stand in the value of any."""
+        self._headers += [value for _, value in headers]
 
     def fail(self, trouble: Trouble, message: str = "") -> None:
         """Note why there is no whole answer; the first reason stays."""
@@ -112,21 +122,27 @@ class Hearing:
 
     def _keep(self, text: str, aside: str) -> None:
         for part, kept in ((text, self._text), (aside, self._aside)):
-            kept.append(part[: TEXT_CHARS_MAX - self._chars])
+            kept.append(part[: HEARD_CHARS_MAX - self._chars])
             self._chars += len(kept[-1])
+            self._came += len(part)
 
     def exchange(self, ended_s: float, mask: Callable[[str], str] = str) -> Exchange:
         """Give all that was heard. ``mask``: takes secrets out of what was answered."""
         usage = self._usage
         details = usage.get("prompt_tokens_details")
+        said = (mask("".join(self._text)), mask("".join(self._aside)), mask("\n".join(self._headers)))
+        heard = (*said, self._mask(self.refusal[:HEARD_CHARS_MAX]))
+        known = lexicon_of(LISTS).known
+        text, aside, headers, refusal = kept = tuple(shorten(each, known) for each in heard)
+        beyond = self._came - self._chars + max(0, len(self.refusal) - HEARD_CHARS_MAX)
         return Exchange(
             ask=self.ask,
             sent_s=self.sent_s,
             ended_s=ended_s,
             first_s=None if self._is_buffered() else self.first_s,
             status=self.status,
-            text=mask("".join(self._text)),
-            aside=mask("".join(self._aside)),
+            text=text,
+            aside=aside,
             finish_reason=mask(self.finish_reason) if self.finish_reason else self.finish_reason,
             prompt_tokens=_count(usage.get("prompt_tokens")),
             completion_tokens=_count(usage.get("completion_tokens")),
@@ -134,7 +150,9 @@ class Hearing:
             logprobs=tuple(self._logprobs[:LOGPROBS_MAX]),
             trouble=self.trouble,
             message=self.message,
-            refusal=self._mask(self.refusal[:TEXT_CHARS_MAX]),
+            refusal=refusal,
+            headers=headers,
+            left_out=beyond + sum(max(0, len(each) - len(short)) for each, short in zip(heard, kept, strict=True)),
             limit_tokens=self.limit_tokens,
             retry_after_s=self.retry_after_s,
             num_pieces=self.num_pieces,

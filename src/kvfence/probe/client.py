@@ -135,6 +135,7 @@ class Client:
         ask = hearing.ask
         url = self.door.base_url + self.api.path
         response = await self._post(url, ask)
+        hearing.head(response.headers.multi_items())
         try:
             if response.status_code in _REDIRECTS:
                 elsewhere = _same_origin(url, response.headers.get("location", ""))
@@ -144,6 +145,7 @@ class Client:
                     hearing.fail(Trouble.REFUSED, "a redirect that is not followed: name the address it leads to")
                     return
                 response = await self._post(elsewhere, ask)
+                hearing.head(response.headers.multi_items())
             await self._read(response, hearing)
         finally:
             await response.aclose()

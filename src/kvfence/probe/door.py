@@ -40,7 +40,8 @@ class Api(StrEnum):
 class Door(Struct, frozen=True, kw_only=True):
     """Where and as whom. ``keys`` by tenant, empty where none is sent; ``headers`` go with every request.
 
-    ``key_names``: by tenant, the environment variable that its key came from.
+    ``key_names``: by tenant, the environment variable that its key came from; ``header_names``: by header, likewise.
+    ``ca``: the file that ``verify`` was read from.
     """
 
     base_url: str
@@ -49,7 +50,9 @@ class Door(Struct, frozen=True, kw_only=True):
     key_names: dict[str, str] = {}
     api: Api | None = None
     headers: dict[str, str] = {}
+    header_names: dict[str, str] = {}
     verify: ssl.SSLContext | bool = True
+    ca: str = ""
 
     def __repr__(self) -> str:
         return f"Door({self.base_url!r}, {len(self.keys)} tenants)"

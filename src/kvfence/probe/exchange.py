@@ -103,7 +103,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
 
     ``text``: the answer, with reasoning and tool calls apart in ``aside``. ``logprobs``: of the first tokens, as
     (token, logprob). ``message``: the server's own words about a refusal, cut short; never a prompt's. ``refusal``: all
-    of its words, whatever they repeat.
+    of its words, whatever they repeat. ``headers``: the values of all headers that came, a line each.
+    ``left_out``: how many characters of all these were not kept (``answers.py``).
     ``limit_tokens``: an input limit that those words name. ``cached_tokens``: what usage says came from a cache.
     Units: seconds on the run's clock; first_s is the first piece of text.
     """
@@ -123,6 +124,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     trouble: Trouble | None = None
     message: str = ""
     refusal: str = ""
+    headers: str = ""
+    left_out: int = 0
     limit_tokens: int | None = None
     retry_after_s: float | None = None
     num_pieces: int = 0
@@ -194,13 +197,16 @@ class Target(Struct, frozen=True, kw_only=True):
     """Where the requests went, as a reproducer needs it. ``path``: below the URL, as ``/chat/completions``.
 
     ``keys``: by tenant, the *name* of the environment variable that holds its key; tenants with one name are one
-    caller to the server.
+    caller to the server. ``headers``: by name of the header, likewise. ``ca``: a file of authorities, as it was named.
     """
 
     url: str = ""
     model: str = ""
     path: str = "/chat/completions"
     keys: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    ca: str = ""
+    insecure: bool = False
 
 
 class Record(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ only where the one who runs the probe has asked to keep it. Not for: deciding (`
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from msgspec import Struct
@@ -32,11 +32,13 @@ class Sight(Struct, frozen=True, kw_only=True):
     """One place where something was seen, before it is made ready for a report.
 
     ``of``: whose text it is, empty where it is nobody's in particular. ``seen``: how it stood there.
+    ``in_headers``: it stood in the values of headers and not in the answer.
     """
 
     exchange: Exchange
     of: str = ""
     seen: str = ""
+    in_headers: bool = False
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -63,7 +65,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 class Evidence(Struct, frozen=True, kw_only=True):
     """One sight as a report shows it. ``digest``: HMAC-SHA256 of the answer under a key that is thrown away.
 
-    Equal answers of one report have equal digests; nobody can try texts against them.
+    Where it was seen in headers, digest, length and text are theirs. Equal answers of one report have equal digests;
+    nobody can try texts against them.
     Units: length in characters.
     """
 
@@ -90,14 +93,14 @@ class Redactor:
 
     def _one(self, sight: Sight) -> Evidence:
         exchange = sight.exchange
-        text = answer_of(exchange)
+        text = exchange.headers if sight.in_headers else answer_of(exchange)
         digest, kept = self.redacted(text)
         return Evidence(
             request=exchange.ask.number,
             tenant=exchange.ask.tenant,
             of=sight.of,
             phase=str(exchange.ask.phase),
-            seen=sight.seen,
+            seen=f"{sight.seen}, in headers" if sight.in_headers else sight.seen,
             length=len(text),
             digest=digest,
             text=kept,
@@ -112,3 +115,9 @@ class Redactor:
 def answer_of(exchange: Exchange) -> str:
     """Give all text that came: what was thought and called, what was said, and the words of an error."""
     return "\n".join(part for part in (exchange.aside, exchange.text, exchange.refusal or exchange.message) if part)
+
+
+def places_of(exchange: Exchange) -> Iterator[tuple[bool, str]]:
+    """Give every text in which another's may stand: the answer, and the values of headers (True)."""
+    yield False, answer_of(exchange)
+    yield True, exchange.headers

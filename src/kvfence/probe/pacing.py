@@ -1,6 +1,7 @@
 """How many requests are open, and waiting when the server asks to: one pause for all, never into an overload."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,11 +17,18 @@ class Overloaded(Exception):
     """The server asks to come back later, again and again: the run ends with what it has."""
 
 
-class Pacer:
-    """Slots for open requests; fewer after each refusal for load, one more after each run of answers."""
+class TooLate(Exception):
+    """The server asks to come back when the run's time is over: that time ends it, and nobody asks before."""
 
-    def __init__(self, concurrency: int, retries: int) -> None:
-        self.concurrency, self.width = concurrency, concurrency
+
+class Pacer:
+    """Slots for open requests; fewer after each refusal for load, one more after each run of answers.
+
+    Units: ends_s: when the run's time is over, on the monotonic clock; no pause outlasts it.
+    """
+
+    def __init__(self, concurrency: int, retries: int, ends_s: float = math.inf) -> None:
+        self.concurrency, self.width, self.ends_s = concurrency, concurrency, ends_s
         self.retries_left = retries
         self.refused = 0
         self._open = 0
@@ -41,6 +49,7 @@ class Pacer:
 
         Raises:
             Overloaded: too many refusals for load, one after the other.
+            TooLate: the pause lasted until the run's time was over.
         """
         async with self._freed:
             await self._freed.wait_for(lambda: self._open < self.width)
@@ -56,9 +65,12 @@ class Pacer:
     async def _paused(self) -> None:
         if self._strikes >= STRIKES_MAX:
             raise Overloaded
-        if (left := self._resume_s - time.monotonic()) > 0:
-            await asyncio.sleep(left)
-            await self._paused()  # the pause may have grown
+        if (left := self._resume_s - time.monotonic()) <= 0:
+            return
+        await asyncio.sleep(min(left, self.ends_s - time.monotonic()))
+        if self._resume_s >= self.ends_s:
+            raise TooLate
+        await self._paused()  # the pause may have grown
 
     def answered(self) -> None:
         """Take note that the server keeps up."""

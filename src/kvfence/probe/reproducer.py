@@ -1,8 +1,9 @@
 """A leak as a shell script: what one tenant sends, what another asks, and a look for the first one's marker.
 
-It needs a shell, curl, gzip and base64, and reads keys from the environment. Prompts stand in it whole, packed where
-they are long: they are made up, from the probe's seed, and hold nothing of anybody's; a script that had to ask the
-probe for them would reproduce nothing without it. The answer that was seen is *not* in it, and the script prints none.
+It needs a shell, curl, gzip and base64, and reads keys and values of headers from the environment. Prompts stand in it
+whole, packed where they are long: they are made up, from the probe's seed, and hold nothing of anybody's; a script that
+had to ask the probe for them would reproduce nothing without it. The answer that was seen is *not* in it, and it prints
+none.
 """
 
 import base64
@@ -50,6 +51,7 @@ def _script(record: Record, seed: Exchange, sight: Sight) -> str:
     target = record.target
     url = shlex.quote(plain(target.url.rstrip("/") + target.path))
     words = "|".join(sorted({pair for marker in seed.ask.own for pair in _pairs(marker)}))
+    options = "".join(f"    {each} \\\n" for each in _options(target))
     return f"""#!/bin/sh
 # One tenant sends a prompt with markers, another asks; a marker in the second answer is a leak.
 # Requests {seed.ask.number} and {sight.exchange.ask.number} of a run with seed {record.seed}. Prompts are made up.
@@ -57,7 +59,7 @@ def _script(record: Record, seed: Exchange, sight: Sight) -> str:
 set -u
 ask() {{ # 1: the key, or nothing
   curl -sS --max-time 330 -H 'content-type: application/json' \\
-    ${{1:+-H "authorization: Bearer $1"}} --data-binary @- {url}
+{options}    ${{1:+-H "authorization: Bearer $1"}} --data-binary @- {url}
 }}
 seed() {{
 {_body(seed.ask, target)}
@@ -82,9 +84,21 @@ def _pairs(marker: str) -> list[str]:
     return [f"{one}[^a-z0-9]+{other}" for one, other in pairwise(words)] or words
 
 
+def _options(target: Target) -> list[str]:
+    """Give what curl is told of certificates and headers; a header's value stands in its variable alone."""
+    trust = ["--insecure"] if target.insecure else [f"--cacert {shlex.quote(plain(target.ca))}"] if target.ca else []
+    return trust + [
+        f'-H {shlex.quote(name + ": ")}"{_value(variable)}"' for name, variable in sorted(target.headers.items())
+    ]
+
+
 def _key(target: Target, tenant: str) -> str:
-    name = target.keys.get(tenant, "")
-    return f"${{{name}:-}}" if _VARIABLE.fullmatch(name) else ""
+    return _value(target.keys.get(tenant, ""))
+
+
+def _value(variable: str) -> str:
+    """Give what the shell takes a variable's value from; nothing where no shell can name it."""
+    return f"${{{variable}:-}}" if _VARIABLE.fullmatch(variable) else ""
 
 
 def _body(ask: Ask, target: Target) -> str:

@@ -4,6 +4,7 @@ Not for: which canaries (``phases/``), the order of phases (``run.py``).
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,7 @@ from kvfence.probe.client import Client, Heard, Patience
 from kvfence.probe.door import Api
 from kvfence.probe.exchange import Ask, Calibration, Cut, Exchange, Phase, Trouble
 from kvfence.probe.markers import Markers
-from kvfence.probe.pacing import Overloaded, Pacer
+from kvfence.probe.pacing import Overloaded, Pacer, TooLate
 from kvfence.probe.plan import Plan
 from kvfence.probe.texts import LINES, ONWARD, REPETITIVE, Draft, Ruler, Wish, renumbered
 
@@ -69,8 +70,9 @@ class Stage:
         self.rng = random.Random(f"run/{seed}")
         self.ruler = Ruler()
         self.tally = Tally()
-        self.pacer = Pacer(budget.concurrency, max(4, budget.requests_max // 20))
         self.deadline = Deadline.after(budget.minutes_max)
+        ends_s = math.inf if self.deadline.ends_s is None else self.deadline.ends_s
+        self.pacer = Pacer(budget.concurrency, max(4, budget.requests_max // 20), ends_s)
         self.calibration = Calibration()
         self.exchanges: list[Exchange] = []
         self.alarms = 0
@@ -232,6 +234,8 @@ class Stage:
                     self.pacer.limited(heard.exchange.retry_after_s, turn)
         except Overloaded:
             raise Ended(Cut.OVERLOAD, "the server asks to come back later, again and again") from None
+        except TooLate:
+            raise Ended(Cut.BUDGET, "the time is over, in a pause that the server asked for") from None
         self._note(heard, draft, patience.total_s)
         return heard.exchange
 
@@ -250,7 +254,7 @@ class Stage:
 
     def _holds_foreign(self, exchange: Exchange) -> bool:
         """Does the answer hold another tenant's marker? For the live count: the verdict looks closer."""
-        said = " ".join(f"{exchange.text} {exchange.aside}".split())
+        said = " ".join(f"{exchange.text} {exchange.aside} {exchange.headers}".split())
         asker = exchange.ask.tenant
         return any(marker in said for tenant in self.others(asker) for marker in self.markers.planted[tenant])
 

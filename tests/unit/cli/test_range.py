@@ -40,6 +40,23 @@ def test_another_host_than_loopback_is_refused(run: Run, host: str) -> None:
     assert "loopback alone" in outcome.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["--port", port] for port in ("-1", "70000", "some")),
+        *(["--rate", rate] for rate in ("nan", "inf", "-inf", "-1", "2")),
+        *([option, "inf"] for option in ("--prefill-rate", "--decode-rate", "--refusal-after-s")),
+        ["--seed", str(1 << 63)],
+    ],
+    ids=" ".join,
+)
+def test_numbers_out_of_reach_are_refused_before_anything_starts(run: Run, arguments: list[str]) -> None:
+    """Exit code 2, and the option's name: neither a worker that dies of its orders nor our own fault."""
+    outcome = run("range", "late-write", *arguments)
+    assert outcome.code == 2
+    assert arguments[0] in outcome.err
+
+
 def test_advice_names_flags_that_a_practice_server_has() -> None:
     """A worker knows the flags of ``serve``; here its advice names those that are taken here."""
     advice = in_own_flags("the pool needs 9 bytes: lower --pool-tokens or --context, or free memory")

@@ -185,6 +185,7 @@ class Model(Struct, kw_only=True):
     has_usage: bool = True
     refuses: tuple[str, ...] = ()
     busy_from: int | None = None
+    retry_after: str = "0"
     dies_from: int | None = None
     aside: bool = False
     pages: list[str] = field(default_factory=list)
@@ -202,7 +203,7 @@ class Model(Struct, kw_only=True):
         if self.dies_from is not None and self.asked >= self.dies_from:
             raise OSError
         if self.busy_from is not None and self.asked >= self.busy_from:
-            await wire.answer(429, {"error": {"message": "later"}}, retry_after="0")
+            await wire.answer(429, {"error": {"message": "later"}}, retry_after=self.retry_after)
             return
         for name in self.refuses:
             if name in seen.body:

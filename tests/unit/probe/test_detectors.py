@@ -1,13 +1,15 @@
 """Every detector finds its own fault, nobody else does, and a sound endpoint of any temper is called nothing."""
 
+import tracemalloc
+
 import pytest
 from msgspec.structs import replace
 
-from kvfence.probe.detectors import ALL, empty_answer, over_limit
+from kvfence.probe.detectors import ALL, empty_answer, foreign_passage, over_limit
 from kvfence.probe.detectors import prompt_tokens as prompt_tokens_
 from kvfence.probe.exchange import Phase, Record, Trouble
 from kvfence.probe.finding import Finding, Severity
-from tests.unit.probe.endpoints import Temper, record
+from tests.unit.probe.endpoints import TENANTS, Temper, record
 from tests.unit.probe.faults import FAULTS
 
 RUNGS = 52
@@ -54,6 +56,35 @@ def test_foreign_text_is_a_leak(name: str) -> None:
     assert found.severity is Severity.LEAK
     assert {each.of for each in found.sights} <= set(record(7).planted)
     assert all(each.of != each.exchange.ask.tenant for each in found.sights)
+
+
+def test_a_foreign_passage_in_headers_is_found_there() -> None:
+    """What stood in answers stands in values of headers instead: the same finding, told of the headers."""
+    made = record(7, change=FAULTS["foreign-passage"], rungs=RUNGS)
+    moved = tuple(
+        replace(each, text="so", headers=each.text) if each.ask.phase is Phase.OVERSIZE else each
+        for each in made.exchanges
+    )
+    (found,) = foreign_passage.look(replace(made, exchanges=moved))
+    assert found.severity is Severity.LEAK
+    assert all(each.in_headers for each in found.sights)
+
+
+def test_what_cannot_be_a_tenants_text_takes_no_memory() -> None:
+    """Of answers full of markers' words only passages shaped as a tenant's are kept: 0.2 MB an answer else."""
+    made = record(1)
+    words = [word for marker in made.planted[TENANTS[0]] for word in marker.split()]
+    noisy = tuple(
+        replace(each, text=" ".join(f"{words[at % len(words)]} v{number}x{at}" for at in range(1_500)))
+        for number, each in enumerate(made.exchanges[:40])
+    )
+    tracemalloc.start()
+    try:
+        foreign_passage.look(replace(made, exchanges=noisy))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 @pytest.mark.parametrize("temper", TEMPERS.values(), ids=list(TEMPERS))

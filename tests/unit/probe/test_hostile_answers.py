@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from kvfence.probe.answers import TEXT_CHARS_MAX, Hearing
+from kvfence.probe.answers import HEARD_CHARS_MAX, Hearing
 from kvfence.probe.client import Client, Patience, retry_after_of
+from kvfence.probe.excerpts import EXCERPTS_CHARS_MAX, ROUND_CHARS, TEXT_CHARS_MAX
 from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
 from kvfence.probe.finding import Redactor, Sight, answer_of
 from kvfence.probe.phases.calibrate import context_of
 from kvfence.probe.refusals import RUN_CHARS, read_refusal
 from kvfence.probe.run import Look, look
-from tests.unit.probe.fakes import Fake, Handler, door_to, piece
+from tests.unit.probe.fakes import Fake, Handler, Seen, Wire, door_to, piece
 
 KEY = "sk-" + "0123456789abcdef" * 3
 DEEP = b"[" * 100_000
@@ -123,8 +124,53 @@ async def test_all_that_comes_is_looked_at(handler: Handler) -> None:
 
 async def test_one_piece_is_cut_as_many_are() -> None:
     """What is kept of an answer is bounded, in however few pieces it comes."""
-    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": "a" * (TEXT_CHARS_MAX + 5)}]}))
+    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": "a" * (HEARD_CHARS_MAX + 5)}]}))
     assert len(found.text) == TEXT_CHARS_MAX
+    assert found.left_out == HEARD_CHARS_MAX + 5 - TEXT_CHARS_MAX
+
+
+def spread(*words: str, apart: int = 40_000) -> str:
+    """A long text in which words stand far apart."""
+    return "".join("so it is said " * (apart // 14) + word + " " for word in words)
+
+
+async def test_a_marker_behind_what_is_kept_is_kept() -> None:
+    """Of the rest of an answer too long to be kept, what stands round words of markers stays, whatever the case."""
+    said = spread(*MARKER.split()[:1], MARKER, MARKER.upper())
+    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": said}]}))
+    kept = found.text[TEXT_CHARS_MAX:]
+    assert kept.count(MARKER) == 2
+    assert kept.count("copper") == 3
+    assert len(kept) < 3 * (2 * ROUND_CHARS + len(MARKER) + 2)
+    assert found.left_out == len(said) - len(found.text)
+
+
+async def test_a_marker_across_the_cut_is_kept_whole() -> None:
+    """What begins before the cut and ends behind it is in one piece."""
+    said = "x" * (TEXT_CHARS_MAX - 12) + " " + MARKER + " " + "y" * 100
+    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": said}]}))
+    assert MARKER in found.text
+
+
+async def test_an_answer_of_markers_alone_is_bounded() -> None:
+    """However many words of markers it has, no more than so much is kept."""
+    found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": f"{MARKER} " * 7_000}]}))
+    assert EXCERPTS_CHARS_MAX // 2 <= len(found.text) - TEXT_CHARS_MAX <= EXCERPTS_CHARS_MAX + ROUND_CHARS
+
+
+async def test_the_values_of_headers_are_kept_without_keys() -> None:
+    """Another's text may stand in any header, of a redirect, too; a key that comes back is taken out."""
+
+    async def handler(seen: Seen, wire: Wire) -> None:
+        if seen.path.endswith("there"):
+            await wire.answer(200, {"choices": [{"text": "so"}]}, x_seen=MARKER, x_key=KEY)
+        else:
+            await wire.answer(307, {}, location="/v1/there", x_first="first")
+
+    found = await heard(handler)
+    values = found.headers.split("\n")
+    assert {MARKER, "first", "(key)"} <= set(values)
+    assert KEY not in found.headers
 
 
 async def test_models_nested_without_end_name_nothing() -> None:

@@ -1,10 +1,12 @@
 """When a server asks to come back later: what counts as asking again, and when nobody comes back."""
 
+import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import pytest
 
-from kvfence.probe.pacing import PAUSE_S_MAX, STRIKES_MAX, Overloaded, Pacer
+from kvfence.probe.pacing import PAUSE_S_MAX, STRIKES_MAX, Overloaded, Pacer, TooLate
 
 
 async def burst(pacer: Pacer, width: int, let_in: int) -> None:
@@ -40,3 +42,13 @@ async def test_who_asks_for_very_long_is_left_alone_at_once() -> None:
         pacer.limited(PAUSE_S_MAX + 1, turn)
     with pytest.raises(Overloaded):
         await burst(pacer, 1, 0)
+
+
+async def test_no_pause_outlasts_the_run() -> None:
+    """Where the server asks for a minute and less is left, that is waited for, and nobody asks in the pause."""
+    pacer = Pacer(16, 4, time.monotonic() + 0.05)
+    async with pacer.slot() as turn:
+        pacer.limited(60.0, turn)
+    async with asyncio.timeout(30):
+        with pytest.raises(TooLate):
+            await burst(pacer, 1, 0)

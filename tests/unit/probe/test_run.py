@@ -1,6 +1,7 @@
 """A run from first look to record: within its budget, with every phase, and with what it has where it ends early."""
 
 import asyncio
+import time
 from collections import Counter
 from typing import Any
 
@@ -17,7 +18,7 @@ from kvfence.probe.exchange import Cut, Exchange, Phase, Record, Trouble
 from kvfence.probe.markers import draw_markers
 from kvfence.probe.phases import limits, oversize
 from kvfence.probe.run import PHASES, Run, look, probe
-from kvfence.probe.stage import Canary, Stage, echoes
+from kvfence.probe.stage import Canary, Ended, Stage, echoes
 from kvfence.probe.verdict import Verdict, judge
 from tests.unit.probe.fakes import Fake, Model, Seen, Wire, door_to
 
@@ -274,6 +275,19 @@ async def test_an_overloaded_server_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert record.cut is Cut.OVERLOAD
     assert asked <= 30 + pacing.STRIKES_MAX + SMALL.concurrency
     assert record.calibration.limit_tokens is not None
+
+
+async def test_a_pause_that_outlasts_the_time_ends_the_run() -> None:
+    """Asked to come back in a minute when no more is left, it ends as any run whose time is over, and asks no more."""
+    model = Model(busy_from=0, retry_after="60")
+    async with Fake(model) as fake, Client(door_to(fake), 4) as client, asyncio.timeout(40):
+        stage = Stage(client, replace(SMALL, minutes_max=9.0), draw_markers(1, client.door.tenants), 1)
+        assert stage.pacer.ends_s == stage.deadline.ends_s
+        stage.pacer.ends_s = time.monotonic()
+        canary = Canary(tenant="tenant-1", phase=Phase.SEED, role="natural", num_tokens=40, max_tokens=4)
+        with pytest.raises(Ended, match="pause") as ended:
+            await stage.send(canary)
+    assert (ended.value.cut, model.asked) == (Cut.BUDGET, 1)
 
 
 async def test_a_server_that_dies_leaves_a_partial_record() -> None:

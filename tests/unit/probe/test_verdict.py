@@ -1,6 +1,7 @@
 """A verdict says what the record bears out, and no more."""
 
 import math
+import os
 import subprocess
 from pathlib import Path
 
@@ -106,3 +107,45 @@ def test_a_leak_comes_with_a_script_that_a_shell_takes(tmp_path: Path) -> None:
     assert ran.returncode == 0
     assert "not seen" in ran.stdout
     assert judge(SOUND).reproducer is None
+
+
+CURL = """#!/bin/sh
+printf '%s\\n' "$@" >> "$0.heard"
+cat > /dev/null
+"""
+
+
+def test_the_script_asks_with_the_headers_and_the_authorities_of_the_run(tmp_path: Path) -> None:
+    """Every --header-env comes out of its variable, never out of the script; certificates are checked as they were."""
+    target = replace(LEAKY.target, headers={"x-team": "TEAM", "x-o'dd$`": "ODD"}, ca="my ca.pem")
+    script, curl = tmp_path / "leak.sh", tmp_path / "curl"
+    told = judge(replace(LEAKY, target=target)).reproducer or ""
+    script.write_text(told.replace("seq 20", "seq 1"))
+    curl.write_text(CURL)
+    curl.chmod(0o755)
+    values = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TEAM": "blue $(id)", "ODD": 'a "b"'}
+    subprocess.run(["sh", str(script)], env=values, capture_output=True, timeout=60, check=True)
+    heard = Path(f"{curl}.heard").read_text().splitlines()
+    assert heard.count("x-team: blue $(id)") == heard.count('x-o\'dd$`: a "b"') == heard.count("my ca.pem") == 2
+    assert "blue" not in told
+    insecure = judge(replace(LEAKY, target=replace(LEAKY.target, insecure=True))).reproducer or ""
+    assert "--insecure" in insecure
+    assert "--insecure" not in told
+
+
+def test_another_tenants_marker_in_headers_is_a_leak() -> None:
+    """A value of a header accuses as an answer does; its evidence is the headers', redacted, and says so."""
+    planted = SOUND.planted
+    owner = next(iter(planted))
+    late = [each for each in SOUND.exchanges if each.ask.tenant != owner and each.is_answer][-3:]
+    marked = {
+        each.ask.number: replace(each, headers=f"text/plain\n{planted[owner][at]}") for at, each in enumerate(late)
+    }
+    leaky = replace(SOUND, exchanges=tuple(marked.get(each.ask.number, each) for each in SOUND.exchanges))
+    told = judge(leaky)
+    (finding,) = [each for each in told.findings if each.detector == "foreign-marker"]
+    assert told.verdict is Verdict.LEAK
+    assert set(finding.requests) == set(marked)
+    assert all(each.seen.endswith(", in headers") and each.text is None for each in finding.evidence)
+    (kept, *_) = judge(leaky, keep_evidence=True).findings[0].evidence
+    assert kept.text == marked[kept.request].headers

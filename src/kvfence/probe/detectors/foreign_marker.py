@@ -1,4 +1,4 @@
-"""Another tenant's marker stands in an answer.
+"""Another tenant's marker stands in an answer, or in the values of its headers.
 
 What it rests on: markers are drawn by lot from known lists and told to nobody but their own tenant's requests. Whatever
 a sound server answers, it answers without knowing the draw. So take the answers as fixed and ask how likely the *draw*
@@ -18,12 +18,15 @@ from msgspec import Struct
 
 from kvfence.probe.chance import at_least, share
 from kvfence.probe.exchange import Exchange, Record
-from kvfence.probe.finding import Finding, Severity, Sight, answer_of
+from kvfence.probe.finding import Finding, Severity, Sight, places_of
 from kvfence.probe.lexicon import Form, Lexicon, Row, lexicon_of
 
 NAME = "foreign-marker"
 TESTS = 12
 LIMITS = share(TESTS, may_leak=True)
+
+Place = tuple[int, bool]
+"""An answer's number, and whether it is its headers that are meant."""
 
 Window = tuple[int, tuple[str, ...]]
 """Words in a row, and which place of a marker the first of them takes."""
@@ -41,13 +44,13 @@ class Planted(Struct, frozen=True):
 class Test(Struct):
     """One way of looking: how many words in a row, and what was seen.
 
-    ``hits``: by (tenant, marker's number) the answers, by number.
+    ``hits``: by (tenant, marker's number) the answers, by place.
     """
 
     form: Form
     num_parts: int
     windows: set[Window]
-    hits: dict[tuple[str, int], dict[int, Exchange]]
+    hits: dict[tuple[str, int], dict[Place, Exchange]]
 
 
 def look(record: Record) -> list[Finding]:
@@ -59,7 +62,7 @@ def near(record: Record) -> set[int]:
     """Name the answers that hold all words of a foreign marker but one, or all, whether by chance or not."""
     least = max(len(record.words) - 1, 1)
     found = [test for _, test in tests_of(record) if test.num_parts >= least]
-    return {number for test in found for answers in test.hits.values() for number in answers}
+    return {number for test in found for answers in test.hits.values() for number, _ in answers}
 
 
 def tests_of(record: Record) -> list[tuple[float, Test]]:
@@ -70,9 +73,11 @@ def tests_of(record: Record) -> list[tuple[float, Test]]:
     own = {tenant: _words(lexicon, markers) for tenant, markers in record.planted.items()}
     index = _index(planted, {test.num_parts for test in tests})
     for exchange in record.exchanges:
-        rows = _foreign_rows(exchange, lexicon, own.get(exchange.ask.tenant, frozenset()))
-        for test in tests if rows else ():
-            _read(exchange, _windows(rows[test.form], test.num_parts, lexicon), index, test)
+        for in_headers, text in places_of(exchange):
+            rows = _foreign_rows(exchange, text, lexicon, own.get(exchange.ask.tenant, frozenset()))
+            for test in tests if rows else ():
+                windows = _windows(rows[test.form], test.num_parts, lexicon)
+                _read(exchange, (exchange.ask.number, in_headers), windows, index, test)
     room = _room(lexicon, list(own.values()))
     return [(at_least(len(test.hits), len(planted), _rate(test, room)), test) for test in tests]
 
@@ -109,9 +114,8 @@ def _index(planted: Sequence[Planted], sizes: set[int]) -> Mapping[Window, list[
     return index
 
 
-def _foreign_rows(exchange: Exchange, lexicon: Lexicon, own: frozenset[str]) -> dict[Form, Row]:
-    """Read an answer without the words that its asker knows; nothing where too little is left."""
-    text = answer_of(exchange)
+def _foreign_rows(exchange: Exchange, text: str, lexicon: Lexicon, own: frozenset[str]) -> dict[Form, Row]:
+    """Read a text without the words that its asker knows; nothing where too little is left."""
     rows = lexicon.rows(text) if text else {}
     if not any(word for row in rows.values() for word in row):
         return {}
@@ -119,12 +123,14 @@ def _foreign_rows(exchange: Exchange, lexicon: Lexicon, own: frozenset[str]) -> 
     return {form: [None if word in known else word for word in row] for form, row in rows.items()}
 
 
-def _read(exchange: Exchange, windows: Iterator[Window], index: Mapping[Window, list[Planted]], test: Test) -> None:
+def _read(
+    exchange: Exchange, place: Place, windows: Iterator[Window], index: Mapping[Window, list[Planted]], test: Test
+) -> None:
     for window in windows:
         test.windows.add(window)
         for each in index.get(window, ()):
             if each.tenant != exchange.ask.tenant and each.sent_s < exchange.ended_s:
-                test.hits.setdefault((each.tenant, each.number), {})[exchange.ask.number] = exchange
+                test.hits.setdefault((each.tenant, each.number), {})[place] = exchange
 
 
 def _windows(row: Row, size: int, lexicon: Lexicon) -> Iterator[Window]:
@@ -154,14 +160,15 @@ def _findings(found: Sequence[tuple[float, Test]]) -> list[Finding]:
     """Put what accuses together; each sight is told as strictly as it was met."""
     if not found:
         return []
-    sights: dict[tuple[int, str, int], Sight] = {}
+    sights: dict[tuple[Place, str, int], Sight] = {}
     for _, test in found:
         for (tenant, number), answers in test.hits.items():
-            for exchange in answers.values():
+            for place, exchange in answers.items():
                 seen = f"{test.num_parts} words of marker {number + 1}, {test.form}"
-                sights.setdefault((exchange.ask.number, tenant, number), Sight(exchange=exchange, of=tenant, seen=seen))
+                sight = Sight(exchange=exchange, of=tenant, seen=seen, in_headers=place[1])
+                sights.setdefault((place, tenant, number), sight)
     p = min(p for p, _ in found)
-    num_answers, num_markers = len({key[0] for key in sights}), len({key[1:] for key in sights})
+    num_answers, num_markers = len({place[0] for place, *_ in sights}), len({key[1:] for key in sights})
     return [
         Finding(
             detector=NAME,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvfence.probe.chance import at_least, share
 from kvfence.probe.exchange import Exchange, Record
-from kvfence.probe.finding import Finding, Severity, Sight, answer_of
+from kvfence.probe.finding import Finding, Severity, Sight, places_of
 from kvfence.probe.lexicon import Lexicon, lexicon_of, words_of
 
 NAME = "foreign-passage"
@@ -25,27 +25,40 @@ WIDTH = 3
 
 Passage = tuple[str, ...]
 Pool = tuple[frozenset[str], list[str]]
-Answers = dict[Passage, list[Exchange]]
+Heard = tuple[Exchange, bool]
+"""An answer, and whether it is its headers that are meant."""
+
+Answers = dict[Passage, list[Heard]]
 
 
 def look(record: Record) -> list[Finding]:
     """Count, for every tenant, passages of its text in answers to others, against fresh draws of its words."""
     lexicon = lexicon_of(record.words)
     drawn = {tenant: _words(lexicon, markers) for tenant, markers in record.planted.items()}
-    answered = [(each, _passages(answer_of(each), lexicon)) for each in record.exchanges]
+    texts = {
+        tenant: {passage for each in set(prompts) for passage in _passages(each, lexicon)}
+        for tenant, prompts in record.texts.items()
+        if drawn.get(tenant)
+    }
+    shapes = {_shape(passage, lexicon.known) for text in texts.values() for passage in text}
+    answered = [
+        ((each, in_headers), {found for found in _passages(text, lexicon) if _shape(found, lexicon.known) in shapes})
+        for each in record.exchanges
+        for in_headers, text in places_of(each)
+    ]
     met: dict[str, Answers] = {}
     lot = random.Random(f"passages/{record.seed}")
-    tenants = [tenant for tenant in record.texts if drawn.get(tenant)]
-    for tenant in tenants:
+    for tenant, text in texts.items():
         began_s = min((each.sent_s for each in record.exchanges if each.ask.tenant == tenant), default=float("inf"))
         others = [
-            (each, found) for each, found in answered if found and each.ask.tenant != tenant and each.ended_s > began_s
+            ((exchange, in_headers), found)
+            for (exchange, in_headers), found in answered
+            if found and exchange.ask.tenant != tenant and exchange.ended_s > began_s
         ]
         heard = _heard(others, lexicon, drawn)
-        text = {passage for each in set(record.texts[tenant]) for passage in _passages(each, lexicon)}
         if heard and _is_highest(text, heard, drawn[tenant], _pools(lexicon, drawn, tenant), lot):
             met[tenant] = {passage: heard[passage] for passage in text & heard.keys()}
-    p = at_least(len(met), len(tenants), 1 / (DRAWS + 1))
+    p = at_least(len(met), len(texts), 1 / (DRAWS + 1))
     return _findings(met, p) if p <= LIMITS.suspect else []
 
 
@@ -62,17 +75,18 @@ def _passages(text: str, lexicon: Lexicon) -> set[Passage]:
 
 
 def _heard(
-    answered: Sequence[tuple[Exchange, set[Passage]]], lexicon: Lexicon, drawn: Mapping[str, frozenset[str]]
+    answered: Sequence[tuple[Heard, set[Passage]]], lexicon: Lexicon, drawn: Mapping[str, frozenset[str]]
 ) -> Answers:
     """Give what answers hold beyond what their askers know, with the answers."""
     heard: Answers = {}
-    for exchange, found in answered:
-        own = drawn.get(exchange.ask.tenant, frozenset())
+    for place, found in answered:
+        ask = place[0].ask
+        own = drawn.get(ask.tenant, frozenset())
         foreign = [passage for passage in found if own.isdisjoint(passage)]
-        asked = _passages(exchange.ask.prompt, lexicon) if foreign else set()
+        asked = _passages(ask.prompt, lexicon) if foreign else set()
         for passage in foreign:
             if passage not in asked:
-                heard.setdefault(passage, []).append(exchange)
+                heard.setdefault(passage, []).append(place)
     return heard
 
 
@@ -109,13 +123,15 @@ def _score(text: Sequence[Passage], heard: Answers, draw: Mapping[str, str]) -> 
 
 def _findings(met: Mapping[str, Answers], p: float) -> list[Finding]:
     sights = {
-        (exchange.ask.number, tenant): Sight(exchange=exchange, of=tenant, seen="passages of the seeded text")
+        (exchange.ask.number, in_headers, tenant): Sight(
+            exchange=exchange, of=tenant, seen="passages of the seeded text", in_headers=in_headers
+        )
         for tenant, answers in met.items()
-        for exchanges in answers.values()
-        for exchange in exchanges
+        for places in answers.values()
+        for exchange, in_headers in places
     }
     leak = p <= LIMITS.leak
-    num_answers = len({number for number, _ in sights})
+    num_answers = len({number for number, *_ in sights})
     return [
         Finding(
             detector=NAME,

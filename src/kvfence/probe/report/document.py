@@ -62,7 +62,10 @@ class Asked(Struct, frozen=True):
 
 
 class Document(Struct, frozen=True):
-    """One run. ``requests``: how many; ``lines``: each of them; ``echo``: the positive control, so many of so many."""
+    """One run. ``requests``: how many; ``lines``: each of them; ``echo``: the positive control, so many of so many.
+
+    ``shortened``: how many answers were too long to be kept whole.
+    """
 
     schema: str
     kvfence: str
@@ -84,6 +87,7 @@ class Document(Struct, frozen=True):
     cut_why: str
     seed: int
     wall_s: float
+    shortened: int = 0
 
 
 def make_document(record: Record, judgement: Judgement) -> Document:
@@ -109,6 +113,7 @@ def make_document(record: Record, judgement: Judgement) -> Document:
         cut_why=record.cut_why,
         seed=record.seed,
         wall_s=round(record.wall_s, 3),
+        shortened=sum(each.left_out > 0 for each in record.exchanges),
     )
     return convert(_visible(to_builtins(made)), Document)
 
@@ -150,7 +155,7 @@ def _line(exchange: Exchange, found: Severity | None) -> Line:
         ended_s=round(exchange.ended_s, 4),
         status=exchange.status,
         trouble=exchange.trouble,
-        length=len(exchange.text) + len(exchange.aside),
+        length=len(exchange.text) + len(exchange.aside) + exchange.left_out,
         found=found,
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kvfence.probe.excerpts import TEXT_CHARS_MAX
 from kvfence.probe.report.document import Document
 from kvfence.probe.report.html import chance
 from kvfence.probe.verdict import Verdict
@@ -18,6 +19,11 @@ def summary(document: Document) -> list[str]:
         lines.append(
             f"positive control: {power.seen} of {power.controls} prompts had their own marker repeated; "
             f"a leak is taken to be seen in at least {power.chance:.0%} of answers"
+        )
+    if document.shortened:
+        lines.append(
+            f"{document.shortened:,} answers were longer than {TEXT_CHARS_MAX:,} characters: "
+            "of what came behind them, what stands round words of markers was looked at"
         )
     if document.cut:
         lines.append(f"cut short ({document.cut}): {document.cut_why}")

@@ -153,3 +153,13 @@ def test_an_empty_record_is_drawn_as_well() -> None:
     page = to_html(document_of(replace(record(3), exchanges=())))
     assert "cannot tell" in page
     assert "<svg" not in page
+
+
+def test_answers_that_were_not_kept_whole_are_told() -> None:
+    """On the screen, on the page and in the document; a report in which there are none says nothing of it."""
+    made, judgement = leaky(), judge(leaky())
+    first = replace(made.exchanges[0], left_out=1000)
+    whole, cut = (make_document(each, judgement) for each in (made, replace(made, exchanges=(first,))))
+    assert (whole.shortened, cut.shortened, cut.lines[0].length - whole.lines[0].length) == (0, 1, 1000)
+    said = [" ".join(summary(each)) + to_html(each) for each in (whole, cut)]
+    assert ["answers were longer than" in each and "too long to be kept" in each for each in said] == [False, True]
