@@ -25,8 +25,6 @@ from kvfence.core.errors import SettingsError
 from kvfence.evidence.visible import plain
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from kvfence.probe.door import Door
     from kvfence.probe.exchange import Phase
     from kvfence.probe.run import Look, Run
@@ -122,19 +120,15 @@ def run(
     from msgspec.structs import replace
 
     from kvfence.probe.budget import Budget
-    from kvfence.probe.door import Api, verify_of
+    from kvfence.probe.door import Api
     from kvfence.probe.run import Run, look
     from kvfence.probe.run import probe as carry_out
 
     forms = Forms(json, out, html, junit, reproducer, keep_evidence)
     numbers = {"--max-minutes": max_minutes, "--max-cost": max_cost, "--price-in": price_in, "--price-out": price_out}
     _require_sound(forms, model, numbers)
-    door = replace(
-        _door(base_url, api_key_env or [], header_env or [], verify_of(ca, insecure_tls)),
-        ca="" if ca is None else str(ca),
-        model=model,
-        api=None if api == "auto" else _one_of(Api, api, "--api"),
-    )
+    door = _door(base_url, api_key_env or [], header_env or [], ca, insecure_tls)
+    door = replace(door, model=model, api=None if api == "auto" else _one_of(Api, api, "--api"))
     budget = Budget(
         requests_max=max_requests,
         tokens_max=max_tokens_total,
@@ -176,9 +170,10 @@ def _carried_out(work: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(ExitCode.COULD_NOT_TELL) from None
 
 
-def _door(base_url: str, key_names: list[str], header_names: list[str], verify: "SSLContext | bool") -> "Door":
-    from kvfence.probe.door import Door, base_url_of
+def _door(base_url: str, key_names: list[str], header_names: list[str], ca: Path | None, insecure: bool) -> "Door":
+    from kvfence.probe.door import Door, base_url_of, verify_of
 
+    verify = verify_of(ca, insecure)
     keys, names = _keys(key_names)
     url = base_url_of(base_url)
     headers, variables = _headers(header_names)
@@ -190,6 +185,7 @@ def _door(base_url: str, key_names: list[str], header_names: list[str], verify: 
         headers=headers,
         header_names=variables,
         verify=verify,
+        ca="" if ca is None else str(ca),
     )
 
 
