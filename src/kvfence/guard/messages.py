@@ -10,7 +10,7 @@ from msgspec import Struct
 from kvfence.core.ids import AttemptId, Incarnation
 from kvfence.guard.key import Key
 
-VERSION = 2
+VERSION = 3
 """Raised when a message changes; prefill sends nothing to a decode of another version."""
 
 
@@ -68,11 +68,15 @@ class Promise(Struct, frozen=True, tag=True):
 
 
 class RefusedAtPrefill(Struct, frozen=True, tag=True):
-    """Prefill to every decode that it knows: this room will never be sent. ``message``: the engine's own words."""
+    """Prefill to decode: this room will never be sent. ``message``: the engine's own words.
+
+    ``attempt``: whose; None to every decode that it knows, while nobody has offered pages in this room.
+    """
 
     room: int
     status: int
     message: str
+    attempt: AttemptId | None = None
 
 
 class Revoke(Struct, frozen=True, tag=True):

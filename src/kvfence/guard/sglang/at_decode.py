@@ -68,11 +68,10 @@ class AtDecode:
                 if state.note_promise(message):
                     self._see(Heard(message.sender, _promised(message)))
             case RefusedAtPrefill():
-                reserved = state.reserved(message.room)
-                if reserved is not None and reserved.offer is not None:
-                    self._see(Heard(Incarnation(""), Declined(reserved.offer.attempt)))
-                state.note_refused(message)
-                self._fail(message.room, "refused at prefill")
+                if state.note_refused(message, is_here=message.room in self._receivers):
+                    if message.attempt is not None:
+                        self._see(Heard(Incarnation(""), Declined(message.attempt)))
+                    self._fail(message.room, "refused at prefill")
             case Drained():
                 self.quarantine.note_drained(message.attempt, message.place)
                 self._see(Heard(Incarnation(""), messages.Drained(message.attempt)))

@@ -1,5 +1,6 @@
 """What each hook does at prefill: named after its point (``points.py``), with the engine's call where it wraps one."""
 
+from copy import copy
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,7 +10,7 @@ from kvfence.core.errors import SettingsError
 from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPrefill, Revoke, Unknown
 from kvfence.guard.sglang.engine import FAKE_HOST, TOLD
 from kvfence.guard.sglang.memory import Pages
-from kvfence.guard.sglang.prefill import PrefillState
+from kvfence.guard.sglang.prefill import Endpoint, PrefillState
 from kvfence.guard.sglang.sockets import Frames
 from kvfence.protocol import messages
 from kvfence.protocol.watched import Asked, AtDoor, Heard, Posted, Promised, Said
@@ -71,9 +72,9 @@ class AtPrefill:
             return False
         endpoint = (frames[1].decode("ascii"), int(frames[2]))
         if isinstance(message, Offer):
-            refused = state.expect(message, endpoint)
+            refused = state.expect(message, endpoint, frames[SESSION].decode("ascii"))
             if refused is not None:
-                self._wiring.send(endpoint, refused)
+                self._send(endpoint, refused)
             elif state.attempt_in(message.room) == message.attempt:
                 asked = Asked(message.attempt, message.num_tokens, message.num_pages, state.layout_at(endpoint))
                 self._wiring.watcher.see(Heard(message.attempt.gateway, asked))
@@ -82,8 +83,29 @@ class AtPrefill:
         if welcome is None:
             self._wiring.tally.refuse(0, "layout-agrees", "decode's guard has another version", enforced=True)
         else:
-            self._wiring.send(endpoint, welcome)
+            self._send(endpoint, welcome)
         return True
+
+    def _send(self, endpoint: Endpoint, message: Message) -> None:
+        """Send a message that is sent again where it is missed; who cannot take it is not waited for."""
+        if not self._wiring.send(endpoint, message):
+            cast(PrefillState, self.state).note_deaf(endpoint)
+
+    def _refuse(self, refused: RefusedAtPrefill) -> None:
+        for endpoint, word in cast(PrefillState, self.state).refuse(refused):
+            self._send(endpoint, word)
+
+    def _mute(self, room: int, *, posting: bool) -> None:
+        """Let nothing more of a room be written to who has no offer in it, or none any more.
+
+        The engine's worker reads a room's receivers once for each chunk that it counts: they are replaced, not changed.
+        """
+        infos = self._wiring.manager.transfer_infos
+        given = dict(infos.get(room, ()))
+        kept, waiting = cast(PrefillState, self.state).receivers(room, given, posting=posting)
+        told = {one: given[one] if one in waiting else _muted(given[one]) for one in given if one in kept}
+        if any(told.get(one) is not info for one, info in given.items()):
+            infos[room] = told
 
     def _revoke(self, revoke: Revoke) -> None:
         """Send nothing more of an attempt, and answer once what is being written has ended; decode asks again."""
@@ -94,6 +116,8 @@ class AtPrefill:
             if manager.request_status.get(revoke.room, success) != success:
                 self._wiring.fail(revoke.room, "decode waits for this room no more")
             manager.transfer_infos.pop(revoke.room, None)
+        else:
+            self._mute(revoke.room, posting=False)
         if endpoint is None or manager._staging_outstanding.get(revoke.room, 0) > 0:
             return
         attempt = revoke.attempt
@@ -101,7 +125,7 @@ class AtPrefill:
         said = messages.Unknown(attempt) if unsure else messages.Drained(attempt)
         self._wiring.watcher.see(Heard(attempt.gateway, messages.Abort(attempt)))
         self._wiring.watcher.see(Said(said, attempt.gateway))
-        self._wiring.send(endpoint, (Unknown if unsure else Drained)(attempt, revoke.place))
+        self._send(endpoint, (Unknown if unsure else Drained)(attempt, revoke.place))
 
     # ---- what the engine does ----
 
@@ -126,9 +150,7 @@ class AtPrefill:
         if not enforces:
             return original(queue, req, *given, **named)
         status = int(refusal.status_code or HTTPStatus.BAD_REQUEST)
-        refused = RefusedAtPrefill(room, status, str(refusal.message))
-        for endpoint in self.state.refuse(refused):
-            self._wiring.send(endpoint, refused)
+        self._refuse(RefusedAtPrefill(room, status, str(refusal.message)))
         retire = getattr(queue.scheduler, "retire_unadmitted_request", None)
         if retire is not None:  # from 0.5.21 on the engine ends such a request itself, and tells nobody
             retire(req)
@@ -159,6 +181,8 @@ class AtPrefill:
             if self._enforces:
                 return self.lose(room, "kvfence: a page of this prompt was given back before it was sent")
         row = named.get("aux_index", given[2] if len(given) > 2 else None)
+        if self._enforces:
+            self._mute(room, posting=True)
         self.state.note_pages(room, np.asarray(pages), row)
         return original(manager, room, pages, *given, **named)
 
@@ -177,15 +201,22 @@ class AtPrefill:
         """A room's pages are not what they were granted for: nothing of it is sent, and decode is told."""
         if self.state is None or not room:
             return
-        refused = RefusedAtPrefill(room, TOLD, reason)
-        for endpoint in self.state.refuse(refused):
-            self._wiring.send(endpoint, refused)
+        self._refuse(RefusedAtPrefill(room, TOLD, reason))
         self._wiring.fail(room, reason)
 
     def sender_cleared(self, _result: Any, sender: Any, *_given: Any, **_named: Any) -> None:
         """The engine is done with a room at prefill."""
         if self.state is not None:
             self.state.forget(int(sender.bootstrap_room))
+
+
+def _muted(info: Any) -> Any:
+    """Give a receiver as the engine names one that it writes nothing to."""
+    if info.is_dummy:
+        return info
+    muted = copy(info)
+    muted.is_dummy = True
+    return muted
 
 
 def _end_of_pages(req: Any) -> int:

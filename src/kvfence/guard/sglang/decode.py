@@ -5,6 +5,7 @@ The engine's scheduler and its reader of messages come here. Bounded: reservatio
 """
 
 import threading
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -17,6 +18,10 @@ from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPref
 from kvfence.guard.sglang.memory import PageMemory, Pages
 
 REFUSALS_MAX = 4096
+
+EARLY_S = 5.0
+"""For which prefill's refusal waits for its room to come here; who comes later hears it as soon as it offers pages."""
+
 ROOMS_MAX = 65_536
 """Reservations that are remembered; an engine holds far fewer open."""
 
@@ -78,7 +83,7 @@ class DecodeState:
         self._counter = 0
         self._rooms: OrderedDict[int, Reserved] = OrderedDict()
         self._owed: OrderedDict[str, Reserved] = OrderedDict()
-        self._refused: OrderedDict[int, Refusal] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[Refusal, float]] = OrderedDict()
 
     @property
     def hello(self) -> Hello:
@@ -121,20 +126,30 @@ class DecodeState:
                 reserved.promise = promise
             return reserved is not None
 
-    def note_refused(self, refused: RefusedAtPrefill) -> None:
-        """Remember prefill's refusal, also of a room that has not come here yet."""
-        self.refuse(refused.room, Refusal(refused.message, refused.status))
+    def note_refused(self, refused: RefusedAtPrefill, *, is_here: bool) -> bool:
+        """Remember prefill's refusal, for a moment also of a room that has not come here yet (``is_here``).
 
-    def refuse(self, room: int, refusal: Refusal) -> None:
+        False for one of another attempt than the room's: who has offered pages is told by that attempt's name.
+        """
+        reserved = self._rooms.get(refused.room)
+        offer = reserved.offer if reserved is not None else None
+        if refused.attempt != (offer.attempt if offer is not None else None):
+            return False
+        until_s = float("inf") if is_here else time.monotonic() + EARLY_S
+        self.refuse(refused.room, Refusal(refused.message, refused.status), until_s)
+        return True
+
+    def refuse(self, room: int, refusal: Refusal, until_s: float = float("inf")) -> None:
         """Remember why a room ends."""
         with self._lock:
-            self._refused[room] = refusal
+            self._refused[room] = (refusal, until_s)
             while len(self._refused) > REFUSALS_MAX:
                 self._refused.popitem(last=False)
 
     def refusal(self, room: int | None) -> Refusal | None:
         """Give why a room was refused; None where it was not."""
-        return self._refused.get(room) if room is not None else None
+        refusal, until_s = self._refused.get(room, (None, 0.0)) if room is not None else (None, 0.0)
+        return refusal if time.monotonic() < until_s else None
 
     def reserved(self, room: int) -> Reserved | None:
         """Give what is known of a room that is open."""

@@ -10,6 +10,9 @@ TOLD = 500
 """How the guard's own refusals reach clients: 0.5.19 tells of 400, 500 and 503 alone, and makes of others a 200."""
 
 
+BUSY_S = 0.05
+"""For which another thread's sending to the same peer is waited for."""
+
 FAKE_HOST = "2.2.2.2"
 """SGLang's stand-in for prefill in its own probes, which any request may name; nothing travels."""
 
@@ -40,6 +43,9 @@ class Engine(Protocol):
 
     def send_nowait(self, socket: Any, frames: list[bytes]) -> bool:
         """Send a message, or drop it where the socket is full."""
+
+    def send_to(self, manager: Any, address: str, frames: list[bytes]) -> bool:
+        """Send a message on the engine's own connection to an address, or drop it where that is full or busy."""
 
 
 class _Flag(Struct, frozen=True):
@@ -111,6 +117,20 @@ class SGLang:
 
         try:
             socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
+        except zmq.ZMQError:  # full, or closed meanwhile
             return False
         return True
+
+    def send_to(self, manager: Any, address: str, frames: list[bytes]) -> bool:
+        """Send a message on the engine's own connection to an address, or drop it where that is full or busy.
+
+        The engine itself waits for half a minute, with its scheduler, and ends by an exception.
+        """
+        socket = manager._connect(address, is_ipv6="[" in address)
+        lock = manager._socket_send_locks[address]
+        if not lock.acquire(timeout=BUSY_S):
+            return False
+        try:
+            return self.send_nowait(socket, frames)
+        finally:
+            lock.release()

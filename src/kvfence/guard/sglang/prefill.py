@@ -5,9 +5,12 @@ Two threads come here: the engine's scheduler, which sends pages, and its reader
 """
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Collection
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
 from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Revoke, Welcome
@@ -18,6 +21,9 @@ from kvfence.guard.sglang.memory import Digest, PageMemory, Pages
 REFUSALS_MAX = 4096
 """Refused rooms that are remembered, so that a decode which asks late is told too; the oldest is forgotten."""
 
+REFUSED_S = 300.0
+"""For which a refused room is: by then its decode has given up by itself, and another request may have the room."""
+
 ROOMS_MAX = 65_536
 """Offers that are remembered; one that was forgotten is sent nothing."""
 
@@ -25,12 +31,19 @@ REVOKED_MAX = 65_536
 """Revoked attempts that are remembered; decode's words come in order, so that an older one is not offered again."""
 
 Endpoint = tuple[str, int]
+Sessions = frozenset[str]
 
 
 class _Sending(Struct):
-    """One room: who expects it, and what has been sent. ``num_tokens``, ``row``: known with the last chunk."""
+    """One room: who expects it, in which session, and what has been sent.
+
+    ``receivers``: the sessions that the engine had when the first pages were posted.
+    ``num_tokens``, ``row``: known with the last chunk.
+    """
 
     offers: dict[Endpoint, Offer]
+    sessions: dict[Endpoint, str]
+    receivers: frozenset[str] | None = None
     digest: Digest | None = None
     num_tokens: int = 0
     row: int | None = None
@@ -48,7 +61,8 @@ class PrefillState:
         self._sessions: dict[Endpoint, str] = {}
         self._unsure: set[str] = set()
         self._rooms: OrderedDict[int, _Sending] = OrderedDict()
-        self._refused: OrderedDict[int, RefusedAtPrefill] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[RefusedAtPrefill, float]] = OrderedDict()
+        self._deaf: set[Endpoint] = set()
         self._revoked: OrderedDict[AttemptId, None] = OrderedDict()
         self._asked: OrderedDict[AttemptId, None] = OrderedDict()
         self._given_up: OrderedDict[int, None] = OrderedDict()
@@ -62,6 +76,7 @@ class PrefillState:
         None for another version, which is sent nothing.
         """
         with self._lock:
+            self._deaf.discard(endpoint)
             self._peers.pop(endpoint, None)
             if self._sessions.get(endpoint, session) != session:  # the old one has ended, and what was unsure in it
                 self._unsure.discard(self._sessions[endpoint])
@@ -73,29 +88,43 @@ class PrefillState:
             VERSION, self.incarnation, self._mode, self._memory.layout, self._pool_tokens, self._context_tokens
         )
 
-    def expect(self, offer: Offer, endpoint: Endpoint) -> RefusedAtPrefill | None:
+    def expect(self, offer: Offer, endpoint: Endpoint, session: str) -> RefusedAtPrefill | None:
         """Remember what a decode that we have met expects of a room; give the refusal where there is one already."""
         with self._lock:
+            self._deaf.discard(endpoint)
             self._asked[offer.attempt] = None
             while len(self._asked) > ROOMS_MAX:
                 self._asked.popitem(last=False)
-            refused, hello = self._refused.get(offer.room), self._peers.get(endpoint)
-            if refused is None and hello is not None and self._mode == Mode.ENFORCE:
-                refused = self._unlike(hello, offer.room)
-            if refused is None and hello is not None and offer.attempt not in self._revoked:
+            hello = self._peers.get(endpoint)
+            refused = self._why_not(offer.room, hello, session)
+            if refused is not None:
+                return replace(refused, attempt=offer.attempt)
+            if hello is not None and offer.attempt not in self._revoked:
                 self._given_up.pop(offer.room, None)
-                self._rooms.setdefault(offer.room, _Sending({})).offers[endpoint] = offer
+                sending = self._rooms.setdefault(offer.room, _Sending({}, {}))
+                sending.offers[endpoint], sending.sessions[endpoint] = offer, session
                 while len(self._rooms) > ROOMS_MAX:
                     self._rooms.popitem(last=False)
-            return refused
-
-    def _unlike(self, hello: Hello, room: int) -> RefusedAtPrefill | None:
-        """Give the refusal of a decode whose pages are laid out otherwise: what is written there lands anywhere."""
-        own = self._memory.layout
-        if hello.layout == own:
             return None
-        reason = f"kvfence: prefill lays out its pages as {own}, decode as {hello.layout}"
-        return RefusedAtPrefill(room, TOLD, reason)
+
+    def _why_not(self, room: int, hello: Hello | None, session: str) -> RefusedAtPrefill | None:
+        """Give why a decode is sent nothing of a room; None where it is, or has not said hello.
+
+        Where pages are laid out in another way, what is written lands anywhere; who comes while pages are being sent
+        has missed some.
+        """
+        refused, since_s = self._refused.get(room, (None, 0.0))
+        if refused is not None and time.monotonic() - since_s < REFUSED_S:
+            return refused
+        if hello is None or self._mode != Mode.ENFORCE:
+            return None
+        own, sending = self._memory.layout, self._rooms.get(room)
+        if hello.layout != own:
+            reason = f"kvfence: prefill lays out its pages as {own}, decode as {hello.layout}"
+            return RefusedAtPrefill(room, TOLD, reason)
+        if sending is not None and sending.receivers is not None and session not in sending.receivers:
+            return RefusedAtPrefill(room, TOLD, "kvfence: this room is being sent to another decode")
+        return None
 
     def revoke(self, revoked: Revoke) -> Endpoint | None:
         """Nobody waits for this attempt any more, whether its offer came or not: nothing more is sent for it.
@@ -130,14 +159,36 @@ class PrefillState:
         with self._lock:
             self._unsure.add(session)
 
-    def refuse(self, refused: RefusedAtPrefill) -> list[Endpoint]:
-        """Remember that a room is refused; give every decode that may wait for it."""
+    def refuse(self, refused: RefusedAtPrefill) -> list[tuple[Endpoint, RefusedAtPrefill]]:
+        """Remember that a room is refused; give every decode that waits for it, and where none does yet, that may."""
         with self._lock:
-            self._refused[refused.room] = refused
+            self._refused[refused.room] = (refused, time.monotonic())
+            self._refused.move_to_end(refused.room)
             while len(self._refused) > REFUSALS_MAX:
                 self._refused.popitem(last=False)
-            self._rooms.pop(refused.room, None)
-            return list(self._peers)
+            sending = self._rooms.pop(refused.room, None)
+            if sending is not None and sending.offers:
+                return [(at, replace(refused, attempt=offer.attempt)) for at, offer in sending.offers.items()]
+            return [(at, refused) for at in self._peers if at not in self._deaf]
+
+    def note_deaf(self, endpoint: Endpoint) -> None:
+        """A decode takes no messages: it is told of nothing that it did not ask, until it is heard again."""
+        with self._lock:
+            self._deaf.add(endpoint)
+
+    def receivers(self, room: int, sessions: Collection[str], *, posting: bool) -> tuple[Sessions, Sessions]:
+        """Give which of the engine's receivers of a room stay its receivers, and which of these wait for its pages.
+
+        Who comes after the first pages were posted is none: by who they are the engine keeps a room's chunks in order.
+        """
+        with self._lock:
+            sending = self._rooms.get(room)
+            if sending is None:
+                return frozenset(sessions), frozenset()
+            if sending.receivers is None and posting:
+                sending.receivers = frozenset(sessions)
+            kept = frozenset(sessions) if sending.receivers is None else sending.receivers
+            return kept, frozenset(sending.sessions[at] for at in sending.offers)
 
     def admit(self, room: int) -> bool:
         """A request that nobody refused uses this room: what was refused in it before is over.

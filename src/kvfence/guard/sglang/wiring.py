@@ -127,11 +127,11 @@ class Wiring:
             raise SettingsError(["the guard was asked before SGLang made its KV manager"])
         return self._tally
 
-    def send(self, endpoint: tuple[str, int], message: Message) -> None:
-        """Send a message where the engine sends its own."""
+    def send(self, endpoint: tuple[str, int], message: Message) -> bool:
+        """Send a message where the engine sends its own; False where it cannot be taken at once."""
         host, port = endpoint
         address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-        self.manager._send_multipart_locked(address, self.frames(message), is_ipv6=":" in host)
+        return self.engine.send_to(self.manager, address, self.frames(message))
 
     def frames(self, message: Message) -> Frames:
         """Give a message as it travels."""

@@ -137,7 +137,7 @@ class Prefill(Side):
         self.queue: list[Req] = []
         slots = np.arange(PAGES * PAGE)  # whatever is sent was granted, until a test says otherwise
         self.call("paged-grants", lambda _pool: slots, self.token_to_kv_pool_allocator)
-        self.posted: deque[tuple[int, np.ndarray, int | None]] = deque()
+        self.posted: deque[tuple[int, np.ndarray, slice | None, int | None]] = deque()
 
     def pump(self) -> None:
         """Read what decode says, as SGLang's thread does."""
@@ -147,7 +147,8 @@ class Prefill(Side):
             if frames[0] == b"ABORT":
                 self.update_status(int(frames[1]), KVPoll.FAILED)
                 continue
-            self.transfer_infos.setdefault(int(frames[0]), {})[frames[3].decode()] = frames
+            info = SimpleNamespace(frames=frames, is_dummy=False)
+            self.transfer_infos.setdefault(int(frames[0]), {})[frames[3].decode()] = info
             self.update_status(int(frames[0]), KVPoll.WAITING)
 
     def submit(self, req: Req) -> None:
@@ -172,30 +173,33 @@ class Prefill(Side):
             "pages-sent", self._post, self, req.bootstrap_room, np.array(pages, np.int32), None, True, aux_index=row
         )
 
-    def _post(self, _m: Any, room: int, pages: np.ndarray, _slice: Any, _last: bool, aux_index: int) -> None:
+    def _post(self, _m: Any, room: int, pages: np.ndarray, where: Any, last: bool, aux_index: int) -> None:
         if self.request_status.get(room, KVPoll.FAILED) is not KVPoll.FAILED:
-            self.posted.append((room, pages, aux_index))
+            self.posted.append((room, pages, where, aux_index if last else None))
 
     def begin(self) -> Callable[[], None]:
         """A worker takes what was posted first; what it gives lets the bytes land."""
-        room, pages, row = self.posted.popleft()
+        room, pages, where, row = self.posted.popleft()
         self._staging_outstanding[room] += 1
         skipped = self.request_status.get(room, KVPoll.FAILED) is KVPoll.FAILED
         targets = dict(self.transfer_infos.get(room, {}))
 
         def land() -> None:
-            for session, frames in () if skipped else targets.items():
-                self._land(room, (pages, row), (session, frames))
+            for session, info in () if skipped else targets.items():
+                if not info.is_dummy:
+                    self._land(room, (pages, where, row), (session, info.frames))
             self._staging_outstanding[room] -= 1
 
         return land
 
     def _land(self, room: int, what: Any, target: tuple[str, list[bytes]]) -> None:
-        (pages, row), (session, frames) = what, target
-        into = np.frombuffer(frames[4], np.int32)[: len(pages)]
+        (pages, where, row), (session, frames) = what, target
+        into = np.frombuffer(frames[4], np.int32)[where or slice(len(pages))]
         other = PEERS[int(frames[2])].memory
         if self.engine.batch_transfer_sync(session, pages, into, other) != 0:
             self.update_status(room, KVPoll.FAILED)
+        elif row is None:
+            return
         else:
             other.beside.reshape(ROWS, BESIDE)[int(frames[5])] = self.memory.beside.reshape(ROWS, BESIDE)[row]
             self.update_status(room, KVPoll.SUCCESS)

@@ -53,7 +53,7 @@ def hand_off(pair: tuple[Side, PrefillState, Side, DecodeState], sent: np.ndarra
     offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
     assert prefill.meet(decode.hello, ENDPOINT, SESSION) is not None
-    assert prefill.expect(offer, ENDPOINT) is None
+    assert prefill.expect(offer, ENDPOINT, SESSION) is None
     for chunk in (sent[:1], sent[1:]):
         prefill.note_pages(ROOM, chunk, SENT_ROW)
     source.copy_to(target, sent, TARGET[: len(sent)])
@@ -129,8 +129,11 @@ def test_a_refused_room_is_told_to_who_asks_late(pair: tuple[Side, PrefillState,
     decode.reserve(ROOM, Reserved("request", 12))
     offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
-    assert prefill.expect(offer, ENDPOINT) == refused
-    decode.note_refused(refused)
+    told = prefill.expect(offer, ENDPOINT, SESSION)
+    assert told == replace(refused, attempt=offer.attempt)
+    assert not decode.note_refused(refused, is_here=True), "who has offered is told by name"
+    assert decode.refusal(ROOM) is None
+    assert decode.note_refused(told, is_here=True)
     assert decode.refusal(ROOM) == Refusal("too long", 400)
 
 
@@ -139,7 +142,7 @@ def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillStat
     _, prefill, _, decode = pair
     refused = RefusedAtPrefill(ROOM, 400, "too long")
     prefill.refuse(refused)
-    decode.note_refused(refused)
+    decode.note_refused(refused, is_here=True)
     decode.forget(ROOM)
     assert decode.refusal(ROOM) is not None, "the engine ends a transfer before it tells its client why"
     decode.told(ROOM)
@@ -156,7 +159,9 @@ def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side,
     _, prefill, _, decode = pair
     prefill.meet(decode.hello, ENDPOINT, SESSION)
     prefill.meet(decode.hello, ENDPOINT, SESSION)
-    assert prefill.refuse(RefusedAtPrefill(ROOM, 400, "too long")) == [ENDPOINT]
+    assert prefill.refuse(RefusedAtPrefill(ROOM, 400, "too long")) == [
+        (ENDPOINT, RefusedAtPrefill(ROOM, 400, "too long"))
+    ]
 
 
 def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
@@ -165,10 +170,10 @@ def test_a_decode_of_another_version_is_sent_nothing(pair: tuple[Side, PrefillSt
     decode.reserve(ROOM, Reserved("request", 12))
     offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
     assert offer is not None
-    prefill.expect(offer, ENDPOINT)
+    prefill.expect(offer, ENDPOINT, SESSION)
     assert not prefill.is_expected(ROOM)
     assert prefill.meet(replace(decode.hello, version=99), ENDPOINT, SESSION) is None
-    prefill.expect(offer, ENDPOINT)
+    prefill.expect(offer, ENDPOINT, SESSION)
     assert not prefill.is_expected(ROOM)
 
 
@@ -182,7 +187,7 @@ def test_a_write_that_failed_is_remembered_for_as_long_as_its_session(
     assert offer is not None
     prefill.meet(decode.hello, ENDPOINT, SESSION)
     assert prefill.is_unsure(offer.attempt, ENDPOINT), "this life was not asked for it"
-    prefill.expect(offer, ENDPOINT)
+    prefill.expect(offer, ENDPOINT, SESSION)
     assert not prefill.is_unsure(offer.attempt, ENDPOINT)
     prefill.note_failed(SESSION)
     prefill.meet(decode.hello, ENDPOINT, SESSION)
