@@ -11,6 +11,7 @@ from msgspec import Struct
 from kvfence.core.ids import AttemptId
 from kvfence.guard.messages import Promise
 from kvfence.protocol.guards import Decision
+from kvfence.protocol.watched import Promised
 
 
 class Expected(Struct, frozen=True):
@@ -20,6 +21,37 @@ class Expected(Struct, frozen=True):
     num_tokens: int
     num_pages: int
     layout: str
+
+
+class Limits(Struct, frozen=True):
+    """How many tokens a role holds at once, of all requests and of one; 0 where that is not known."""
+
+    pool_tokens: int
+    context_tokens: int
+
+
+def fits_context(limits: Limits) -> str:
+    """Say that a role's pool does not hold the longest prompt which its context lets in; empty where it does."""
+    pool, context = limits.pool_tokens, limits.context_tokens
+    if not pool or pool >= context:
+        return ""
+    return f"a pool of {pool} tokens does not hold a prompt of the context's {context}: longer ones are refused"
+
+
+def compare_limits(own: Limits, peer: Limits) -> tuple[str, ...]:
+    """Say where the other role of a pair holds less than this one lets in, or lets in something else."""
+    mine, theirs = own.context_tokens, peer.context_tokens
+    found = []
+    if mine and theirs and mine != theirs:
+        found.append(f"the pair's contexts differ: {mine} tokens here, {theirs} there")
+    if peer.pool_tokens and peer.pool_tokens < max(mine, theirs):
+        found.append(f"the other role's pool of {peer.pool_tokens} tokens is below the context of {max(mine, theirs)}")
+    return tuple(found)
+
+
+def as_promised(promise: Promise) -> Promised:
+    """Give what a trace says of a promise."""
+    return Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
 
 
 class Verdict(Struct, frozen=True):

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
-from kvfence.guard.handoff import Expected, verify
+from kvfence.guard.handoff import Expected, Limits, compare_limits, fits_context, verify
 from kvfence.guard.messages import Promise
 
 DECODE, PREFILL = new_incarnation(), new_incarnation()
@@ -65,3 +65,21 @@ def test_bytes_are_read_only_once_all_else_agrees() -> None:
     read: list[str] = []
     verify(EXPECTED, replace(PROMISE, num_tokens=1), lambda: read.append("read") or "ab", enforced=True)
     assert read == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [(Limits(1024, 1536), False), (Limits(1536, 1536), True), (Limits(0, 9), True), (Limits(9, 0), True)],
+)
+def test_a_pool_below_its_context_is_said(limits: Limits, *, fits: bool) -> None:
+    """Both numbers are named; what is not known is not held against anybody."""
+    said = fits_context(limits)
+    assert not said if fits else "1024" in said and "1536" in said
+
+
+def test_what_a_pair_differs_in_is_said() -> None:
+    """A smaller context and a smaller pool; a larger pool is no fault, and nothing is said of what is not known."""
+    assert compare_limits(Limits(4096, 2048), Limits(8192, 2048)) == ()
+    assert compare_limits(Limits(4096, 2048), Limits(0, 0)) == ()
+    said = compare_limits(Limits(1536, 1536), Limits(1024, 2048))
+    assert ["1536" in one or "1024" in one for one in said] == [True, True]

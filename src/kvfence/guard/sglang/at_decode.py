@@ -8,6 +8,7 @@ from weakref import WeakSet
 import numpy as np
 
 from kvfence.core.ids import AttemptId, Incarnation, new_session
+from kvfence.guard.handoff import as_promised
 from kvfence.guard.messages import Drained, Message, Offer, Promise, RefusedAtPrefill, Revoke, Unknown, Welcome, seal
 from kvfence.guard.sglang import session
 from kvfence.guard.sglang.at_prefill import INTRODUCTION
@@ -17,7 +18,7 @@ from kvfence.guard.sglang.quarantine import Held, Quarantine
 from kvfence.guard.sglang.sockets import Frames, WriteSocket
 from kvfence.protocol import messages
 from kvfence.protocol.events import SessionRebuilt
-from kvfence.protocol.watched import Asked, AtDoor, Compared, Declined, Heard, Promised, Returning, Said, Used, Watched
+from kvfence.protocol.watched import Asked, AtDoor, Compared, Declined, Heard, Returning, Said, Used, Watched
 from kvfence.protocol.watched import Reserved as SetAside
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class AtDecode:
         match message:
             case Promise():
                 if state.note_promise(message):
-                    self._see(Heard(message.sender, _promised(message)))
+                    self._see(Heard(message.sender, as_promised(message)))
             case RefusedAtPrefill():
                 if state.note_refused(message, is_here=message.room in self._receivers):
                     if message.attempt is not None:
@@ -79,10 +80,7 @@ class AtDecode:
                 self.quarantine.note_unknown(message.attempt)
                 self._see(Heard(Incarnation(""), messages.Unknown(message.attempt)))
             case Welcome():
-                for name in ("version", "mode", "layout"):
-                    if getattr(message, name) != getattr(state.hello, name):
-                        reason = f"the pair's {name} differ"
-                        self._wiring.tally.refuse(0, "layout-agrees", reason, enforced=False)
+                self._wiring.compare(state.hello, message)
             case _:
                 return False
         return True
@@ -241,7 +239,7 @@ class AtDecode:
     def _tell(self, reserved: Reserved, *, used: bool) -> None:
         """Write down what was compared, and whether the engine goes on with it."""
         offer = cast(Offer, reserved.offer)
-        promise = _promised(reserved.promise) if reserved.promise is not None else None
+        promise = as_promised(reserved.promise) if reserved.promise is not None else None
         self._see(Compared(offer.attempt, reserved.num_tokens, offer.num_pages, promise, reserved.digest))
         if used:
             self._running[reserved.request] = offer.attempt
@@ -338,7 +336,3 @@ class AtDecode:
             self.quarantine.fence()
             self._see(SessionRebuilt(new_session()))
         self._wiring.tally.rebuilt()
-
-
-def _promised(promise: Promise) -> Promised:
-    return Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)

@@ -104,6 +104,7 @@ class AtPool:
                 raise SettingsError(["a role without Mooncake's KV manager is not covered by the guard"])
             return
         self._wiring.at_prefill.complete()
+        self._wiring.sized(scheduler)
         allocator, rows = scheduler.token_to_kv_pool_allocator, scheduler.req_to_token_pool
         serials = self._pools.get(allocator)
         if serials is None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvfence.core.errors import SettingsError
+from kvfence.guard.handoff import as_promised
 from kvfence.guard.messages import Drained, Hello, Message, Offer, RefusedAtPrefill, Revoke, Unknown
 from kvfence.guard.sglang.engine import FAKE_HOST, TOLD
 from kvfence.guard.sglang.memory import Pages
 from kvfence.guard.sglang.prefill import Endpoint, PrefillState
 from kvfence.guard.sglang.sockets import Frames
 from kvfence.protocol import messages
-from kvfence.protocol.watched import Asked, AtDoor, Heard, Posted, Promised, Said
+from kvfence.protocol.watched import Asked, AtDoor, Heard, Posted, Said
 
 if TYPE_CHECKING:
     from kvfence.guard.sglang.wiring import Wiring
@@ -83,6 +84,7 @@ class AtPrefill:
         if welcome is None:
             self._wiring.tally.refuse(0, "layout-agrees", "decode's guard has another version", enforced=True)
         else:
+            self._wiring.compare(welcome, message)
             self._send(endpoint, welcome)
         return True
 
@@ -139,8 +141,12 @@ class AtPrefill:
             return original(queue, req, *given, **named)
         self._wiring.watcher.see(AtDoor(refused_already))
         if not refused_already:
-            if self.state.admit(room) or not enforces:
-                return original(queue, req, *given, **named)
+            is_alone = self.state.admit(room)
+            if is_alone or not enforces:
+                result = original(queue, req, *given, **named)
+                if is_alone:
+                    self._look_behind(req, room)
+                return result
             reason = "another request is open in this room"
             self._wiring.tally.refuse(room, "attempt-is-current", reason, enforced=True)
             self._wiring.engine.prepare_abort(req, f"kvfence: {reason}", HTTPStatus.BAD_REQUEST)
@@ -158,6 +164,15 @@ class AtPrefill:
             req.finished_reason = refusal
             queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
+
+    def _look_behind(self, req: Any, room: int) -> None:
+        """The engine has a look of its own while it queues a request: who is refused there is refused for good too."""
+        refusal, state = req.finished_reason, cast(PrefillState, self.state)
+        if type(refusal).__name__ == "FINISH_ABORT":
+            if self._enforces:
+                status = int(refusal.status_code or HTTPStatus.BAD_REQUEST)
+                self._refuse(RefusedAtPrefill(room, status, str(refusal.message)))
+            state.forget(room)
 
     def chunk_sent(self, _scheduler: Any, req: Any, *given: Any, **named: Any) -> None:
         """Note how much of the prompt has pages once the last chunk goes."""
@@ -192,8 +207,7 @@ class AtPrefill:
             host, _, port = address.removeprefix("tcp://").rpartition(":")
             promise = self.state.promise(int(parts[0]), (host.strip("[]"), int(port)))
             if promise is not None:
-                said = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
-                self._wiring.watcher.see(Said(said, promise.attempt.gateway))
+                self._wiring.watcher.see(Said(as_promised(promise), promise.attempt.gateway))
                 original(manager, address, self._wiring.frames(promise), *given, **named)
         return original(manager, address, parts, *given, **named)
 

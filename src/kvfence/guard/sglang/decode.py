@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
-from kvfence.guard.handoff import Expected, Verdict, verify
+from kvfence.guard.handoff import Expected, Limits, Verdict, verify
 from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill
 from kvfence.guard.sglang.memory import PageMemory, Pages
 
@@ -75,10 +75,10 @@ class Reserved(Struct):
 class DecodeState:
     """One decode rank's memory of hand-offs."""
 
-    def __init__(self, memory: PageMemory, pool_tokens: int, context_tokens: int, mode: str) -> None:
+    def __init__(self, memory: PageMemory, limits: Limits, mode: str) -> None:
         self.incarnation: Incarnation = new_incarnation()
         self._memory = memory
-        self._hello = Hello(VERSION, self.incarnation, mode, memory.layout, pool_tokens, context_tokens)
+        self.limits, self._mode = limits, mode
         self._lock = threading.Lock()
         self._counter = 0
         self._rooms: OrderedDict[int, Reserved] = OrderedDict()
@@ -88,7 +88,9 @@ class DecodeState:
     @property
     def hello(self) -> Hello:
         """Give what a prefill is told of this decode."""
-        return self._hello
+        limits = self.limits
+        own = (VERSION, self.incarnation, self._mode, self._memory.layout)
+        return Hello(*own, limits.pool_tokens, limits.context_tokens)
 
     def blank(self, pages: Pages, row: int | None) -> None:
         """Nobody writes these pages: whoever reads them finds noughts, not what their last holder left."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kvfence.core.ids import AttemptId, Incarnation, new_incarnation
+from kvfence.guard.handoff import Limits
 from kvfence.guard.messages import VERSION, Hello, Offer, Promise, RefusedAtPrefill, Revoke, Welcome
 from kvfence.guard.settings import Mode
 from kvfence.guard.sglang.engine import TOLD
@@ -52,10 +53,10 @@ class _Sending(Struct):
 class PrefillState:
     """One prefill rank's memory of hand-offs."""
 
-    def __init__(self, memory: PageMemory, pool_tokens: int, context_tokens: int, mode: str) -> None:
+    def __init__(self, memory: PageMemory, limits: Limits, mode: str) -> None:
         self.incarnation: Incarnation = new_incarnation()
         self._memory = memory
-        self._pool_tokens, self._context_tokens, self._mode = pool_tokens, context_tokens, mode
+        self.limits, self._mode = limits, mode
         self._lock = threading.Lock()
         self._peers: dict[Endpoint, Hello] = {}
         self._sessions: dict[Endpoint, str] = {}
@@ -84,9 +85,9 @@ class PrefillState:
             if hello.version != VERSION:
                 return None
             self._peers[endpoint] = hello
-        return Welcome(
-            VERSION, self.incarnation, self._mode, self._memory.layout, self._pool_tokens, self._context_tokens
-        )
+        limits = self.limits
+        own = (VERSION, self.incarnation, self._mode, self._memory.layout)
+        return Welcome(*own, limits.pool_tokens, limits.context_tokens)
 
     def expect(self, offer: Offer, endpoint: Endpoint, session: str) -> RefusedAtPrefill | None:
         """Remember what a decode that we have met expects of a room; give the refusal where there is one already."""
@@ -251,8 +252,8 @@ class PrefillState:
             num_pages=sending.digest.num_pages,
             layout=self._memory.layout,
             digest=sending.digest.hex(sending.row),
-            pool_tokens=self._pool_tokens,
-            context_tokens=self._context_tokens,
+            pool_tokens=self.limits.pool_tokens,
+            context_tokens=self.limits.context_tokens,
         )
 
     def forget(self, room: int) -> None:

@@ -4,6 +4,7 @@ No prompt, token id or key is in either.
 """
 
 import logging
+import time
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -14,12 +15,16 @@ from kvfence.protocol.guards import Decision
 
 logger = logging.getLogger("kvfence.guard")
 
+SAY_AGAIN_S = 1.0
+"""Between two log lines of strangers."""
+
 
 class Tally:
     """One process's counts."""
 
     def __init__(self, settings: GuardSettings, role: str, registry: CollectorRegistry) -> None:
         self._role = role
+        self._said_s = float("-inf")
         self._decisions = Counter(
             "kvfence:guard_decisions", "What each guard answered.", ["role", "guard", "answer"], registry=registry
         )
@@ -55,6 +60,19 @@ class Tally:
         self._decisions.labels(self._role, guard, "refuse" if enforced else "observed").inc()
         word = "refused" if enforced else "would refuse"
         logger.warning("kvfence %s room=%s guard=%s: %s", word, room, guard, reason)
+
+    def warn(self, guard: str, reason: str) -> None:
+        """Count and say what holds for no one hand-off, and refuses none by itself."""
+        self._decisions.labels(self._role, guard, "warn").inc()
+        logger.warning("kvfence warns guard=%s: %s", guard, reason)
+
+    def stranger(self) -> None:
+        """Count a message that is not by a holder of the key; whoever reaches the port can send many: few are said."""
+        self._decisions.labels(self._role, "peer-is-current", "refuse").inc()
+        now_s = time.monotonic()
+        if now_s - self._said_s >= SAY_AGAIN_S:
+            self._said_s = now_s
+            logger.warning("kvfence refused guard=peer-is-current: messages that are not by a holder of the key")
 
     def held(self, num_pages: int) -> None:
         """Say how many pages are in quarantine."""

@@ -5,6 +5,7 @@ They translate between SGLang's calls and the guard's memory; no decision is tak
 the engine does is changed.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from kvfence.core.errors import SettingsError
 from kvfence.core.ids import Incarnation
-from kvfence.guard.messages import Message, seal, unseal
+from kvfence.guard.handoff import Limits, compare_limits, fits_context
+from kvfence.guard.messages import Hello, Message, Welcome, seal, unseal
 from kvfence.guard.settings import GuardSettings
 from kvfence.guard.sglang.at_decode import AtDecode
 from kvfence.guard.sglang.at_pool import AtPool
@@ -33,6 +35,10 @@ MANAGER = "MooncakeKVManager"
 """What moves pages in a way that the guard follows; others share its base class, and with it half of the hooks."""
 
 
+MET_MAX = 4096
+"""Lives of peers whose settings have been compared; one that was forgotten is compared again."""
+
+
 class Wiring:
     """One process's guard; ``hook`` gives what stands at each point, and does nothing before the role is known.
 
@@ -49,6 +55,7 @@ class Wiring:
         self.at_decode = AtDecode(self)
         self.at_pool = AtPool(self)
         self._asked: Any = None
+        self._met: OrderedDict[Incarnation, None] = OrderedDict()
         self._hooked: Sequence[str] = ()
         self._tally: Tally | None = None
         self._watcher: Watcher | None = None
@@ -76,18 +83,45 @@ class Wiring:
         if server.device != "cpu":
             raise SettingsError([f"no digest of pages on {server.device} yet: the guard runs on cpu alone"])
         memory = PageMemory(manager.kv_args)
-        limits = (len(memory.buffers[0]) * memory.page_size, int(server.context_length or 0), str(self.settings.mode))
+        context_tokens = int(server.context_length or 0)
+        limits = Limits(memory.num_pages * memory.page_size, context_tokens)
         self.manager = manager
         self._tally = Tally(self.settings, role, self._registry)
         if role == "prefill":
-            prefill = PrefillState(memory, *limits)
-            self._watcher = self._watch("prefill", prefill.incarnation, memory, limits[1])
+            prefill = PrefillState(memory, limits, str(self.settings.mode))
+            self._watcher = self._watch("prefill", prefill.incarnation, memory, context_tokens)
             self.at_prefill.begin(prefill)
         else:
-            decode = DecodeState(memory, *limits)
-            self._watcher = self._watch("decode", decode.incarnation, memory, limits[1])
+            decode = DecodeState(memory, limits, str(self.settings.mode))
+            self._watcher = self._watch("decode", decode.incarnation, memory, context_tokens)
             self.at_decode.begin(decode, memory.num_pages)
         manager.server_socket = ReadSocket(manager.server_socket, self._read)
+
+    def sized(self, scheduler: Any) -> None:
+        """The engine knows by now how long a prompt may be: its pool is held against that, and peers are told."""
+        state = self.at_prefill.state if self.at_prefill.state is not None else self.at_decode.state
+        if state is None:
+            return
+        pool_tokens = getattr(scheduler, "max_total_num_tokens", None) or state.limits.pool_tokens
+        context_tokens = getattr(getattr(scheduler, "model_config", None), "context_len", None)
+        state.limits = Limits(int(pool_tokens), int(context_tokens or state.limits.context_tokens))
+        short = fits_context(state.limits)
+        if short:
+            self.tally.warn("fits", short)
+
+    def compare(self, own: Hello | Welcome, peer: Hello | Welcome) -> None:
+        """Say once for each life of a peer where its settings are not ours."""
+        if peer.sender in self._met:
+            return
+        self._met[peer.sender] = None
+        while len(self._met) > MET_MAX:
+            self._met.popitem(last=False)
+        for name in ("version", "mode", "layout"):
+            if getattr(peer, name) != getattr(own, name):
+                self.tally.warn("layout-agrees", f"the pair's {name} differ")
+        mine, theirs = (Limits(each.pool_tokens, each.context_tokens) for each in (own, peer))
+        for words in compare_limits(mine, theirs):
+            self.tally.warn("fits", words)
 
     def request_read(self, _scheduler: Any, asked: Any, *_given: Any, **_named: Any) -> None:
         """Note which question the engine makes a request of: one that it refuses at once may lack its room."""
@@ -146,4 +180,4 @@ class Wiring:
         message = unseal(self.settings.key, mac, body)
         role = self.at_prefill if self.at_prefill.state is not None else self.at_decode
         if message is None or not role.read(message, frames):
-            self.tally.refuse(0, "peer-is-current", "a message that is not by a holder of the key", enforced=True)
+            self.tally.stranger()

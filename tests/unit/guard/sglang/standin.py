@@ -72,6 +72,7 @@ class Side:
         self.engine: Any = SimpleNamespace(session_id=f"127.0.0.1:{port + 1}")
         self.engine.batch_transfer_sync = self.engine.transfer_sync = self._write
         self.token_to_kv_pool_allocator = Pool()
+        self.model_config = SimpleNamespace(context_len=guard.get("context", PAGES * PAGE))
         self.req_to_token_pool = SimpleNamespace(req_to_token=np.zeros((ROWS, 64), np.int32))
         if self.wiring is not None:
             self.wiring.hook("paged-clears")(None, self.token_to_kv_pool_allocator)
@@ -135,6 +136,7 @@ class Prefill(Side):
     def __init__(self, port: int, network: dict[int, deque[list[bytes]]], guard: dict[str, Any]) -> None:
         super().__init__("prefill", port, network, guard)
         self.queue: list[Req] = []
+        self.capacity = PAGES * PAGE
         slots = np.arange(PAGES * PAGE)  # whatever is sent was granted, until a test says otherwise
         self.call("paged-grants", lambda _pool: slots, self.token_to_kv_pool_allocator)
         self.posted: deque[tuple[int, np.ndarray, slice | None, int | None]] = deque()
@@ -158,6 +160,10 @@ class Prefill(Side):
 
     def _add(self, req: Req) -> None:
         if self.stand_in.keeps_out(req):
+            return
+        if len(req.origin_input_ids) > self.capacity:
+            req.finished_reason = FINISH_ABORT(f"{len(req.origin_input_ids)} tokens > {self.capacity}", 400)
+            self.answers.append(req)
             return
         self.queue.append(req)
         self.update_status(req.bootstrap_room, KVPoll.BOOTSTRAPPING)

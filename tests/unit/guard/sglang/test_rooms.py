@@ -170,3 +170,20 @@ def test_who_takes_no_messages_is_not_waited_for() -> None:
     pair.settle()
     assert asked.finished_reason.message == LONG
     assert state.refuse(RefusedAtPrefill(9, 400, LONG)) != []
+
+
+def test_a_room_that_the_engine_refuses_behind_the_door_is_closed_and_decode_told() -> None:
+    """SGLang looks at its capacity while it queues a request: that refusal is final too, and the room is free."""
+    pair, asked, long = Pair(), Req(7, 12), Req(7, 12)
+    pair.decode.submit(asked)
+    pair.decode.turn()
+    pair.prefill.pump()
+    pair.prefill.capacity = 11
+    pair.prefill.submit(long)
+    pair.settle()
+    assert asked.finished_reason.message == long.finished_reason.message == "12 tokens > 11"
+    assert len(pair.decode.free) == PAGES
+    pair.prefill.capacity = 12
+    again = Req(7, 12)
+    pair.hand_off(again, [3, 9, 4])
+    assert again.rid in pair.decode.running

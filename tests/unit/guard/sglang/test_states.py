@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvfence.core.errors import SettingsError
+from kvfence.guard.handoff import Limits
 from kvfence.guard.messages import RefusedAtPrefill
 from kvfence.guard.sglang.decode import DecodeState, Refusal, Reserved
 from kvfence.guard.sglang.memory import PageMemory
@@ -37,9 +38,9 @@ def pair() -> tuple[Side, PrefillState, Side, DecodeState]:
     prefill, decode = Side(1), Side(2)
     return (
         prefill,
-        PrefillState(prefill.memory, 64, 64, "enforce"),
+        PrefillState(prefill.memory, Limits(64, 64), "enforce"),
         decode,
-        DecodeState(decode.memory, 64, 64, "enforce"),
+        DecodeState(decode.memory, Limits(64, 64), "enforce"),
     )
 
 
