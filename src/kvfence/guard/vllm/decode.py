@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation
-from kvfence.guard.handoff import Expected, Verdict, verify
+from kvfence.guard.handoff import Expected, Limits, Verdict, as_promised, compare_limits, verify
 from kvfence.guard.key import Key
 from kvfence.guard.vllm.facts import Facts
 from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, Groups, Manifest, prompt_code, unseal
@@ -63,6 +63,7 @@ class DecodeFence:
         self._users: dict[int, AttemptId] = {}
         self._blocks: dict[AttemptId, tuple[int, ...]] = {}
         self._used: OrderedDict[Incarnation, _Used] = OrderedDict()
+        self._differs: list[str] = []
 
     # ---- when a request comes ----
 
@@ -109,7 +110,7 @@ class DecodeFence:
     def _see(
         self, expected: Expected, manifest: Manifest | None, verdict: Verdict, doubts: tuple[str, ...] = ()
     ) -> Verdict:
-        promised = _promised(manifest) if manifest is not None else None
+        promised = as_promised(manifest.promise) if manifest is not None else None
         event = Compared(expected.attempt, expected.num_tokens, expected.num_pages, promised, None, doubts)
         self._watcher.see(event, decided=verdict.decisions)
         return verdict
@@ -137,7 +138,10 @@ class DecodeFence:
 
     def _use(self, manifest: Manifest) -> bool:
         """Use an attempt up, once, whatever a client calls its request."""
-        attempt = manifest.attempt
+        attempt, promise = manifest.attempt, manifest.promise
+        if attempt.gateway not in self._used:
+            own = Limits(self._facts.pool_tokens, self._facts.context_tokens)
+            self._differs += compare_limits(own, Limits(promise.pool_tokens, promise.context_tokens))
         used = self._used.setdefault(attempt.gateway, _Used(set()))
         self._used.move_to_end(attempt.gateway)
         while len(self._used) > SENDERS_MAX:
@@ -149,6 +153,11 @@ class DecodeFence:
             used.floor = min(used.counters)
             used.counters.remove(used.floor)
         return True
+
+    def take_differences(self) -> tuple[str, ...]:
+        """Give, once for each life of a prefill, where its pool and context do not go with ours."""
+        found, self._differs = tuple(self._differs), []
+        return found
 
     # ---- when vLLM has given it blocks ----
 
@@ -171,7 +180,8 @@ class DecodeFence:
             return f"decode reserved {reserved} blocks where prefill sends {sent}"
         blocks: Groups = tuple(tuple(group) for group in local)
         self._reserve(
-            request_id, _Landing(manifest.attempt, manifest.promise.num_tokens, _flat(local), _promised(manifest))
+            request_id,
+            _Landing(manifest.attempt, manifest.promise.num_tokens, _flat(local), as_promised(manifest.promise)),
         )
         return ReceiveOrder(blocks, tuple(_tails(manifest.blocks, counts, each) for each in manifest.digests))
 
@@ -262,12 +272,6 @@ class DecodeFence:
 
 def _flat(groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(block for group in groups for block in group)
-
-
-def _promised(manifest: Manifest) -> Promised:
-    """Give what a trace says of a promise."""
-    promise = manifest.promise
-    return Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
 
 
 def _tails(sent: Groups, counts: Sequence[tuple[int, int]], digests: bytes) -> bytes:

@@ -12,6 +12,7 @@ import xxhash
 from msgspec import Struct, field
 
 from kvfence.core.ids import AttemptId, Incarnation
+from kvfence.guard.handoff import as_promised
 from kvfence.guard.key import Key
 from kvfence.guard.messages import Promise
 from kvfence.guard.vllm.facts import Facts
@@ -19,7 +20,7 @@ from kvfence.guard.vllm.ledger import Ledger, Tables
 from kvfence.guard.vllm.manifest import DIGEST_BYTES, FIELD, VERSION, Groups, Manifest, prompt_code, seal
 from kvfence.guard.vllm.orders import Orders
 from kvfence.guard.watcher import Watcher
-from kvfence.protocol.watched import Promised, Said
+from kvfence.protocol.watched import Said
 
 OPEN = ("do_remote_decode",)
 """Of what a client sends to prefill nothing else is taken: an address there would make prefill read from it."""
@@ -103,9 +104,7 @@ class PrefillFence:
                 refuse(request_id, "stamp-at-adopt", why)
                 continue
             manifest = self._manifest(outgoing, params, sent_blocks, tags, digests[request_id])
-            promise = manifest.promise
-            word = Promised(promise.attempt, promise.num_tokens, promise.num_pages, promise.layout, promise.digest)
-            self._watcher.see(Said(word))
+            self._watcher.see(Said(as_promised(manifest.promise)))
             sent[FIELD] = seal(self._key, manifest)
         self._ended.clear()
 

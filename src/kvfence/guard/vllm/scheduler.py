@@ -80,6 +80,8 @@ class SchedulerFence:
             self.tally.note(verdict.decisions if verdict.holds else verdict.decisions[:-1])
             if not verdict.holds:
                 self.tally.refuse(request.request_id, verdict.decisions[-1].guard, verdict.reason)
+            for words in self._decode.take_differences():
+                self.tally.warn("fits", words)
 
     def fails(self, request_id: str) -> bool:
         """Is this request to fail, since its hand-off was refused?"""

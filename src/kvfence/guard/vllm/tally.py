@@ -38,6 +38,11 @@ class Tally:
         word = "refused" if self._enforces else "would refuse"
         logger.warning("kvfence %s request=%s guard=%s: %s", word, request, guard, reason)
 
+    def warn(self, guard: str, reason: str) -> None:
+        """Count and say what holds for no one hand-off, and refuses none by itself."""
+        self._add(f"{self._role} {guard} observed", 1)
+        logger.warning("kvfence warns guard=%s: %s", guard, reason)
+
     def late(self, number: int) -> None:
         """Count and say that decodes read blocks after their lease: refused is nothing here, decode compares bytes."""
         self._add(f"{self._role} hold-source late", number)

@@ -68,7 +68,7 @@ def config_of(role: str, engine_id: str, **more: Any) -> Any:
     return SimpleNamespace(
         kv_transfer_config=transfer,
         parallel_config=SimpleNamespace(tensor_parallel_size=1, **more.get("parallel", {})),
-        model_config=SimpleNamespace(max_model_len=64),
+        model_config=SimpleNamespace(max_model_len=more.get("context", 64)),
         speculative_config=more.get("speculative"),
     )
 

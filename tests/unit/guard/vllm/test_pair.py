@@ -227,6 +227,18 @@ def test_a_decode_without_the_guard_can_read_nothing(fenced: Maker, stock: Maker
     assert decode.num_computed == 1
 
 
+def test_a_prefill_of_another_context_is_said_once(fenced: Maker) -> None:
+    """Its hand-offs are taken; what it cannot hold it refuses itself. Another life of it is another prefill."""
+    decode = fenced("decode")
+    for _ in range(2):
+        prefill = fenced("prefill", context=32)
+        for tokens in (OWN, VICTIM):
+            assert decode.answer(tokens, prefill.run(tokens, ASKS)) == tokens
+        assert counts(decode)["decode fits observed"] == 1
+    assert decode.answer(OWN, fenced("prefill").run(OWN, ASKS)) == OWN
+    assert "decode fits observed" not in counts(decode)
+
+
 def test_a_prefill_without_the_guard_is_not_read(fenced: Maker, stock: Maker) -> None:
     """What nobody has promised is refused."""
     prefill, decode = stock("prefill"), fenced("decode")
