@@ -186,7 +186,7 @@ class PrefillState:
             sending = self._rooms.get(room)
             if sending is None:
                 return frozenset(sessions), frozenset()
-            if sending.receivers is None and posting:
+            if sending.receivers is None and posting and sessions:
                 sending.receivers = frozenset(sessions)
             kept = frozenset(sessions) if sending.receivers is None else sending.receivers
             return kept, frozenset(sending.sessions[at] for at in sending.offers)

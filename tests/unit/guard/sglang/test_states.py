@@ -155,6 +155,20 @@ def test_a_room_that_was_refused_can_be_used_again(pair: tuple[Side, PrefillStat
     assert judged[0].holds
 
 
+def test_a_rooms_receivers_are_those_of_its_first_pages(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
+    """Pages that the engine posts before it knows of a receiver are sent to nobody, and settle nothing."""
+    _, prefill, _, decode = pair
+    decode.reserve(ROOM, Reserved("request", 12))
+    offer = decode.offer(ROOM, TARGET, LANDED_ROW, 0)
+    assert offer is not None
+    prefill.meet(decode.hello, ENDPOINT, SESSION)
+    prefill.expect(offer, ENDPOINT, SESSION)
+    assert prefill.receivers(ROOM, (), posting=True) == (frozenset(), {SESSION})
+    assert prefill.receivers(ROOM, (SESSION, "other"), posting=False)[0] == {SESSION, "other"}
+    assert prefill.receivers(ROOM, (SESSION,), posting=True)[0] == {SESSION}
+    assert prefill.receivers(ROOM, (SESSION, "other"), posting=True)[0] == {SESSION}
+
+
 def test_every_decode_with_a_guard_is_told(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
     """A refusal goes to all that have said hello, since the room's own decode may not have asked yet."""
     _, prefill, _, decode = pair
