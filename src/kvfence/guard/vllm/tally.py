@@ -40,7 +40,7 @@ class Tally:
 
     def warn(self, guard: str, reason: str) -> None:
         """Count and say what holds for no one hand-off, and refuses none by itself."""
-        self._add(f"{self._role} {guard} observed", 1)
+        self._add(f"{self._role} {guard} warn", 1)
         logger.warning("kvfence warns guard=%s: %s", guard, reason)
 
     def late(self, number: int) -> None:

@@ -234,9 +234,9 @@ def test_a_prefill_of_another_context_is_said_once(fenced: Maker) -> None:
         prefill = fenced("prefill", context=32)
         for tokens in (OWN, VICTIM):
             assert decode.answer(tokens, prefill.run(tokens, ASKS)) == tokens
-        assert counts(decode)["decode fits observed"] == 1
+        assert counts(decode)["decode fits warn"] == 1
     assert decode.answer(OWN, fenced("prefill").run(OWN, ASKS)) == OWN
-    assert "decode fits observed" not in counts(decode)
+    assert "decode fits warn" not in counts(decode)
 
 
 def test_a_prefill_without_the_guard_is_not_read(fenced: Maker, stock: Maker) -> None:
