@@ -96,8 +96,8 @@ $(OTHERS)/.installed: constraints/conformance.txt
 test-incident: install  ## The slow incident runs on the real engine, three seeds.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m incident $(ARGS)
 
-test-digest: install $(TRITON)/.installed-$(TRITON_VERSION)  ## The guards' kernel under Triton's interpreter, and ranks that agree (a minute, 1 GB of installs).
-	PYTHONPATH=$(CURDIR)/$(TRITON) OMP_NUM_THREADS=1 $(BIN)/pytest -m digest tests/unit/guard tests/integration/guard $(ARGS)
+test-digest: install $(TRITON)/.installed-$(TRITON_VERSION)  ## The guards' kernel and their memory under Triton's interpreter (a minute, 1 GB of installs).
+	PYTHONPATH=$(CURDIR)/$(TRITON) OMP_NUM_THREADS=1 $(BIN)/pytest -m digest tests/unit/guard $(ARGS)
 
 $(TRITON)/.installed-$(TRITON_VERSION):
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(TRITON) triton==$(TRITON_VERSION) $(PIP_ARGS)

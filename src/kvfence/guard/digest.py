@@ -10,21 +10,24 @@ at most 31 trailing zero bits, at most one in 2**32 odd ``m[i]`` makes one sum z
 are two sums. The multipliers are fixed and known (splitmix64 of the position), so that two sides need no key: this
 stops accidents, not attackers, who can solve two equations. Who says what the digest is, is proved by ``key.py``.
 
-Where no device is involved, ``xxhash`` is some eight times as fast. Read next: ``tensor_digest.py``.
+Where no device is involved, ``xxhash`` is some eight times as fast: pages in host memory are digested by it. Which of
+the two pages have is said here, once for both guards. Read next: ``tensor_digest.py``.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from kvfence.core.errors import LayoutMismatch
+from kvfence.core.errors import LayoutMismatch, SettingsError
 
 NAME = "odd_sums_128"
-"""Part of a layout's name: both sides must compute the same."""
+BY_DEVICE = {"cpu": "xxh3_128", "cuda": NAME}
+"""The digest of pages by the kind of device that they are on, as torch names it, which calls ROCm's ``cuda`` too.
+
+Its name is part of a layout's name, so that two sides which compute different ones refuse each other.
+"""
 
 WORD_BYTES = 4
 STREAMS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
@@ -38,6 +41,18 @@ Sums = npt.NDArray[np.uint64]
 
 _TABLES = 8
 _WORDS_AT_ONCE = 16_384
+
+
+def digest_on(device: str) -> str:
+    """Name the digest of pages on a device, given with or without its number.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    kind = device.partition(":")[0]
+    if kind not in BY_DEVICE:
+        raise SettingsError([f"no digest of pages on {kind}: the guard runs on {' and '.join(BY_DEVICE)} alone"])
+    return BY_DEVICE[kind]
 
 
 def page_sums(pages: Bytes) -> Sums:
@@ -88,15 +103,3 @@ def _mixed(state: Sums) -> Sums:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(MIX[0])
     state = (state ^ (state >> np.uint64(27))) * np.uint64(MIX[1])
     return state ^ (state >> np.uint64(31)) | np.uint64(1)
-
-
-def digest_of(buffers: Sequence[Sums]) -> str:
-    """Digest all pages of a hand-off in their order, a buffer after the other. Units: 16 bytes as hex.
-
-    Sums do not say which page was where; this does.
-    """
-    whole = xxhash.xxh3_128()
-    for sums in buffers:
-        whole.update(len(sums).to_bytes(8, "little"))
-        whole.update(np.ascontiguousarray(sums, dtype="<u8").data)
-    return whole.hexdigest()

@@ -1,15 +1,18 @@
 """What each hook does at the allocator and around a pass, on both roles: named after its point (``points.py``).
 
 The engine's allocator says which pages are granted and given back (``serials.py``); before a pass and before its
-tokens leave, the tables of its requests are looked at (``tables.py``). Host memory only.
+tokens leave, the tables of its requests are looked at (``tables.py``). Where the engine has them on a device, what is
+asked for is copied to the host; on a graphics processor that has not run.
 """
 
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from kvfence.core.errors import SettingsError
+from kvfence.guard.digest import BY_DEVICE
 from kvfence.guard.sglang.serials import Serials
 from kvfence.guard.sglang.tables import Batch, Looked, Tables
 from kvfence.protocol.watched import Checked, Misread
@@ -19,6 +22,22 @@ if TYPE_CHECKING:
 
 SAID_AFTER_TABLES = 1_000
 REASON = "kvfence: a page of this request was given to another"
+
+
+class DeviceSlots:
+    """The engine's map from tokens to slots where it is on a device: what is asked for is gathered there and copied.
+
+    Shapes: [rows, tokens], as the engine's.
+    """
+
+    def __init__(self, slots: Any) -> None:
+        self._slots, self.shape = slots, tuple(slots.shape)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, which: Any) -> npt.NDArray[np.int32]:
+        return _on_host(self._slots[which])
 
 
 class AtPool:
@@ -34,8 +53,8 @@ class AtPool:
     # ---- the allocator ----
 
     def _of(self, allocator: Any) -> Serials | None:
-        """Give an allocator's pages; None where they are not in host memory, which has no guard yet."""
-        if str(allocator.device) != "cpu":
+        """Give an allocator's pages; None where they are on a device that has no guard."""
+        if str(allocator.device).partition(":")[0] not in BY_DEVICE:
             return None
         if allocator not in self._pools:
             self._pools[allocator] = Serials(allocator.size // allocator.page_size + 2)
@@ -45,9 +64,10 @@ class AtPool:
         serials = self._of(allocator)
         if serials is None or slots is None or not len(slots):
             return
-        pages = np.asarray(slots) if allocator.page_size == 1 else np.unique(np.asarray(slots) // allocator.page_size)
+        granted = _on_host(slots)
+        pages = granted if allocator.page_size == 1 else np.unique(granted // allocator.page_size)
         if besides is not None:  # where a request goes on in its last page, that page is granted already
-            pages = pages[~np.isin(pages, np.asarray(besides) // allocator.page_size)]
+            pages = pages[~np.isin(pages, _on_host(besides) // allocator.page_size)]
         twice = serials.grant(pages)
         if twice and self._wiring.has_role:
             enforces = self._wiring.settings.enforces
@@ -83,7 +103,7 @@ class AtPool:
         serials = self._of(allocator)
         if serials is None or not len(pages):
             return pages
-        keep = serials.give_back(np.asarray(pages))
+        keep = serials.give_back(_on_host(pages))
         return pages if keep is None or not self._wiring.settings.enforces else pages[keep]
 
     def token_clears(self, _result: Any, allocator: Any) -> None:
@@ -109,7 +129,8 @@ class AtPool:
         serials = self._pools.get(allocator)
         if serials is None:
             raise SettingsError([f"pages granted by {type(allocator).__name__} are not covered by the guard"])
-        slots = np.asarray(rows.req_to_token)
+        on_host = str(getattr(rows.req_to_token, "device", "cpu")) == "cpu"
+        slots = np.asarray(rows.req_to_token) if on_host else DeviceSlots(rows.req_to_token)
         may_change = self._wiring.at_prefill.state is not None
         self._serials, self._tables = (
             serials,
@@ -143,7 +164,7 @@ class AtPool:
 
     def are_granted(self, pages: Any) -> bool:
         """Are these pages somebody's?"""
-        return self._serials is None or bool((self._serials.serial[np.asarray(pages)] > 0).all())
+        return self._serials is None or bool((self._serials.serial[_on_host(pages)] > 0).all())
 
     def given_up(self, req: Any) -> None:
         """A request's pages are about to be given back, or its row is."""
@@ -180,6 +201,11 @@ class AtPool:
         if self._unsaid[0] >= SAID_AFTER_TABLES and self._wiring.at_decode.state is not None:
             self._wiring.watcher.see(Checked(*self._unsaid))
             self._unsaid = (0, 0)
+
+
+def _on_host(indices: Any) -> npt.NDArray[Any]:
+    """Give indices as an array; of a device's the copy waits for what the caller has queued there."""
+    return np.asarray(indices.cpu() if hasattr(indices, "cpu") else indices)
 
 
 def _as_batch(reqs: list[Any]) -> Batch:

@@ -1,11 +1,14 @@
 """The bytes behind SGLang's page indices: every buffer that a hand-off moves, and one digest over a request's pages.
 
-What travels beside the pages, the first token and the sampler's state, is one *row* of buffers of its own, and is
-digested with them. Host memory only: the engine names its buffers by address. A buffer kind that is not covered is
-refused at the start.
+What travels beside the pages, the first token and the sampler's state, is one *row* of buffers of its own in host
+memory, and is digested with them. The engine names its buffers by address. Pages on a device are digested there
+(``tensor_digest.py``; on a graphics processor that has not run). A buffer kind that is not covered is refused at the
+start.
 """
 
 import ctypes
+import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,13 @@ import numpy.typing as npt
 import xxhash
 
 from kvfence.core.errors import SettingsError
+from kvfence.guard.digest import NAME, digest_on
 
 Pages = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.uint8]
+
+MEMORY_POOL, ON_DEVICE = "SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "INTRA_NODE_NVLINK"
+"""With this setting SGLang puts what travels beside the pages on the device, too."""
 
 
 class Digest:
@@ -22,13 +30,13 @@ class Digest:
 
     def __init__(self, memory: "PageMemory") -> None:
         self._memory = memory
-        self._parts = [xxhash.xxh3_128() for _ in memory.buffers]
+        self._parts = [xxhash.xxh3_128() for _ in range(memory.num_buffers)]
         self.num_pages = 0
 
     def add(self, pages: Pages) -> None:
         """Read more pages, in the request's order."""
-        for part, buffer in zip(self._parts, self._memory.buffers, strict=True):
-            part.update(np.ascontiguousarray(buffer[pages]).data)
+        for part, read in zip(self._parts, self._memory.read(pages), strict=True):
+            part.update(read)
         self.num_pages += len(pages)
 
     def hex(self, row: int) -> str:
@@ -42,30 +50,49 @@ class Digest:
 
 
 class PageMemory:
-    """One role's buffers.
+    """One role's buffers: one per layer and per key or value, drafts included.
 
+    ``device``: where they are, as torch names its kind.
     Shapes:
-        buffers: one per layer and per key or value, drafts included: [pages, bytes of one page].
         beside: one per thing that travels with the first token: [rows, bytes of one].
+    Raises:
+        SettingsError: a kind of buffer or a device that is not covered.
     """
 
-    def __init__(self, kv_args: Any) -> None:
-        states = [str(kind) for kind in getattr(kv_args, "state_types", None) or ()]
-        if states:
-            raise SettingsError([f"pages of the kinds {', '.join(states)} are not covered by the guard"])
-        self.buffers = _buffers(kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens)
-        self.beside = _buffers(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens)
+    def __init__(self, kv_args: Any, device: str = "cpu") -> None:
+        digest = digest_on(device)
+        _require_covered(kv_args, device)
+        spans = list(zip(kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True))
+        beside = zip(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens, strict=True)
+        self.beside = [_rows(*each) for each in beside]
+        self._buffers: list[Rows] = []
+        self._on_device: Any = None
+        if digest == NAME:
+            from kvfence.guard.tensor_digest import DevicePages, rows_at
+
+            place = device if device == "cpu" else f"{device}:{kv_args.gpu_id}"
+            self._on_device = DevicePages([rows_at(*each, place) for each in spans])
+        else:
+            self._buffers = [_rows(*each) for each in spans]
         items = sorted(set(kv_args.kv_item_lens))
+        self.num_buffers, self.num_pages = len(spans), spans[0][1] // spans[0][2]
         self.layout = (
-            f"{len(self.buffers)} buffers of {'+'.join(map(str, items))} bytes a page of {kv_args.page_size}, "
-            f"{kv_args.kv_cache_dtype_str}, {sum(kv_args.aux_item_lens)} bytes beside, xxh3_128"
+            f"{self.num_buffers} buffers of {'+'.join(map(str, items))} bytes a page of {kv_args.page_size}, "
+            f"{kv_args.kv_cache_dtype_str}, {sum(kv_args.aux_item_lens)} bytes beside, {digest}"
         )
         self.page_size = int(kv_args.page_size)
-        self.num_pages = len(self.buffers[0])
+
+    def read(self, pages: Pages) -> Iterable[memoryview]:
+        """Give what stands for pages in a digest, buffer by buffer: their bytes; on a device the sums of each."""
+        if self._on_device is not None:
+            return [each.data for each in self._on_device.sums(pages)]
+        return (np.ascontiguousarray(buffer[pages]).data for buffer in self._buffers)
 
     def blank(self, pages: Pages, row: int | None) -> None:
         """Write noughts over pages, and over the row beside them."""
-        for buffer in self.buffers:
+        if self._on_device is not None:
+            self._on_device.blank(pages)
+        for buffer in self._buffers:
             buffer[pages] = 0
         for beside in self.beside if row is not None else ():
             beside[row] = 0
@@ -77,11 +104,19 @@ class PageMemory:
         return digest.hex(row)
 
 
-def _buffers(addresses: list[int], lengths: list[int], items: list[int]) -> list[npt.NDArray[np.uint8]]:
-    return [_rows(*each) for each in zip(addresses, lengths, items, strict=True)]
+def _require_covered(kv_args: Any, device: str) -> None:
+    problems = [str(kind) for kind in getattr(kv_args, "state_types", None) or ()]
+    if getattr(kv_args, "host_kv_data_ptrs", None):
+        problems.append("host copies")
+    if problems:
+        raise SettingsError([f"pages of the kinds {', '.join(problems)} are not covered by the guard"])
+    if device != "cpu" and os.environ.get(MEMORY_POOL) == ON_DEVICE:
+        raise SettingsError(
+            [f"{MEMORY_POOL}={ON_DEVICE} is not covered by the guard: the first token is on the device"]
+        )
 
 
-def _rows(address: int, length: int, item: int) -> npt.NDArray[np.uint8]:
+def _rows(address: int, length: int, item: int) -> Rows:
     raw = memoryview((ctypes.c_uint8 * length).from_address(address))
-    rows: npt.NDArray[np.uint8] = np.frombuffer(raw, dtype=np.uint8)[: length // item * item].reshape(-1, item)
+    rows: Rows = np.frombuffer(raw, dtype=np.uint8)[: length // item * item].reshape(-1, item)
     return rows

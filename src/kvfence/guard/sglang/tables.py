@@ -7,6 +7,7 @@ the page stands, or stood, in several. All requests of a batch at once; no loop 
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,18 @@ Ints = npt.NDArray[np.int64]
 Pages = npt.NDArray[np.int32]
 
 _NONE: PageIds = np.zeros(0, dtype=np.int64)
+
+
+class Slots(Protocol):
+    """The engine's map from tokens to slots, an array or what reads like one. Shapes: [rows, tokens]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Give its own."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: Any, /) -> npt.NDArray[np.int32]: ...
 
 
 class Batch(Struct, frozen=True):
@@ -50,7 +63,7 @@ class Tables:
     ``may_change``: the engine replaces pages in a table by equal ones of its cache (prefill's radix cache does).
     """
 
-    def __init__(self, serials: Serials, slots: npt.NDArray[np.int32], page_size: int, *, may_change: bool) -> None:
+    def __init__(self, serials: Serials, slots: Slots, page_size: int, *, may_change: bool) -> None:
         self._serials, self._slots, self._page_size, self._may_change = serials, slots, page_size, may_change
         rows, width = len(slots), -(-slots.shape[1] // page_size)
         self._pages = np.zeros((rows, width), dtype=np.int32)

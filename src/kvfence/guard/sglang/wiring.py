@@ -80,9 +80,7 @@ class Wiring:
         if backend != MANAGER:
             raise SettingsError([f"transfers by {backend} are not covered: --disaggregation-transfer-backend mooncake"])
         role, server = str(given[1].value), given[2]
-        if server.device != "cpu":
-            raise SettingsError([f"no digest of pages on {server.device} yet: the guard runs on cpu alone"])
-        memory = PageMemory(manager.kv_args)
+        memory = PageMemory(manager.kv_args, str(server.device))
         context_tokens = int(server.context_length or 0)
         limits = Limits(memory.num_pages * memory.page_size, context_tokens)
         self.manager = manager

@@ -6,6 +6,7 @@ vLLM makes one of it in the scheduler's process and one in each worker's.
 
 from typing import Any
 
+from kvfence.core.errors import SettingsError
 from kvfence.guard.vllm.facts import facts_of, settings_of
 from kvfence.guard.vllm.memory import BlockMemory
 from kvfence.guard.vllm.orders import Orders, Report
@@ -40,6 +41,7 @@ class Hooks:
         else:
             whole = facts.whole_receives
             rank = int(self._kvfence_nixl.tp_rank)
+            self._kvfence_digest = facts.digest
             self._kvfence_worker = WorkerFence(rank, enforces=settings.enforces, whole_receives=whole)
 
     @property
@@ -97,7 +99,12 @@ class Hooks:
     def register_kv_caches(self, kv_caches: Any) -> None:
         """Know the memory behind the blocks."""
         caches = self._kvfence_caches
-        self._kvfence_worker.meet_memory(BlockMemory(kv_caches, caches.kv_cache_groups, int(caches.num_blocks)))
+        memory = BlockMemory(kv_caches, caches.kv_cache_groups, int(caches.num_blocks))
+        if memory.digest != self._kvfence_digest:
+            raise SettingsError(
+                [f"the scheduler compares blocks by {self._kvfence_digest}, this rank by {memory.digest}"]
+            )
+        self._kvfence_worker.meet_memory(memory)
         self._stock.register_kv_caches(kv_caches)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:

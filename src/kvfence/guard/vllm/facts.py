@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from kvfence.core.errors import SettingsError
 from kvfence.guard import settings
+from kvfence.guard.digest import BY_DEVICE, digest_on
 from kvfence.guard.points import found
 from kvfence.guard.settings import PREFIX, GuardSettings
 from kvfence.guard.vllm.points import POINTS, TRIED, WHOLE_RECEIVES
@@ -25,7 +26,8 @@ OPTIONS = {
 class Facts(Struct, frozen=True):
     """What a role knows of itself.
 
-    Units: tokens. ``block_tokens``: of a block, by KV cache group. ``whole_receives``: can this release fail a receive
+    Units: tokens. ``block_tokens``: of a block, by KV cache group. ``digest``: what its blocks are compared by, part of
+    ``layout``. ``whole_receives``: can this release fail a receive
     as a whole? ``fails``: is a request whose hand-off is refused to fail, or to be computed here?
     """
 
@@ -35,6 +37,7 @@ class Facts(Struct, frozen=True):
     context_tokens: int
     name: str = "vllm"
     ranks: int = 1
+    digest: str = BY_DEVICE["cpu"]
     role: str = "decode"
     whole_receives: bool = True
     fails: bool = True
@@ -68,18 +71,20 @@ def facts_of(config: Any, caches: Any, version: str) -> Facts:
         raise SettingsError(problems)
     blocks = tuple(int(group.kv_cache_spec.block_size) for group in groups)
     ranks = int(config.parallel_config.tensor_parallel_size)
+    digest = digest_on(config.device_config.device_type)
     parts = [
         f"{len(group.layer_names)} x {type(group.kv_cache_spec).__name__} of {group.kv_cache_spec.page_size_bytes} "
         f"bytes a block of {group.kv_cache_spec.block_size}"
         for group in groups
     ]
     return Facts(
-        layout=f"{'; '.join(parts)}; {ranks} ranks, xxh3_128",
+        layout=f"{'; '.join(parts)}; {ranks} ranks, {digest}",
         block_tokens=blocks,
         pool_tokens=int(caches.num_blocks) * min(blocks),
         context_tokens=int(config.model_config.max_model_len),
         name=f"vllm {release(version)}",
         ranks=ranks,
+        digest=digest,
         role=ROLES.get(config.kv_transfer_config.kv_role, "both"),
         whole_receives=whole,
         fails=config.kv_transfer_config.kv_load_failure_policy != "recompute",
@@ -108,6 +113,13 @@ def _not_covered(config: Any, caches: Any, *, whole: bool) -> list[str]:
         problems.append("bidirectional_kv_xfer is not covered: prefill would read what a client names")
     if getattr(config, "speculative_config", None) is not None:
         problems.append("speculative_config is not covered: a draft model writes KV after the pass that is digested")
+    device = config.device_config.device_type
+    if device not in BY_DEVICE:
+        problems.append(f"no digest of blocks on {device}: the guard runs on {' and '.join(BY_DEVICE)} alone")
+    if device != "cpu" and getattr(transfer, "enable_permute_local_kv", False):
+        problems.append(
+            f"enable_permute_local_kv is not covered on {device}: blocks are compared as they lie in memory"
+        )
     if len(caches.kv_cache_groups) > 1 and not whole:
         problems.append("a model with several KV cache groups has no safe failure path in this release: 0.31.0 has")
     groups = caches.kv_cache_groups

@@ -34,14 +34,14 @@ class Orders(Struct):
 class Report:
     """One step's, from one rank or from all.
 
-    ``sealed``: by request and rank, the digests. ``verified``: did the bytes agree, on every rank so far?
+    ``sealed``: by request and rank, the digests. ``verified``: by request and rank, did the bytes agree?
     ``posted``: receives whose read is under way. ``undrained``: receives that failed while a write may be on its way.
     ``late``: reads after a lease had ended.
     """
 
     def __init__(self) -> None:
         self.sealed: dict[str, dict[int, bytes]] = {}
-        self.verified: dict[str, bool] = {}
+        self.verified: dict[str, dict[int, bool]] = {}
         self.posted: set[str] = set()
         self.undrained: set[str] = set()
         self.late = 0
@@ -53,8 +53,8 @@ class Report:
         """Add another rank's."""
         for request, ranks in other.sealed.items():
             self.sealed.setdefault(request, {}).update(ranks)
-        for request, holds in other.verified.items():
-            self.verified[request] = holds and self.verified.get(request, True)
+        for request, found in other.verified.items():
+            self.verified.setdefault(request, {}).update(found)
         self.posted |= other.posted
         self.undrained |= other.undrained
         self.late += other.late

@@ -47,6 +47,7 @@ class SchedulerFence:
         self._ledger: Ledger | None = None
         self._orders = Orders()
         self._num_tables = 0
+        self._found: dict[str, dict[int, bool]] = {}
         self._read: set[str] = set()
         """Requests whose blocks were read and are used, before their first pass."""
 
@@ -199,22 +200,35 @@ class SchedulerFence:
         blocks, self.ledger.checked = self.ledger.checked, 0
         self._watchers[1].see(Checked(number, blocks))
 
-    def outcome(self, report: Report | None, finished: Iterable[str], failed: Collection[str]) -> None:
+    def outcome(self, report: Report | None, finished: Collection[str], failed: Collection[str]) -> None:
         """A step's outcome: hand-offs that ended are promised, blocks that may still be written to are held."""
         said = report or Report()
         self._prefill.promise(said.sealed, self.ledger, self.tally.refuse)
         for request_id in said.posted:
             self._decode.posted(request_id)
-        for request_id, holds in said.verified.items():
-            self._verified(request_id, holds=holds)
+        for request_id, found in said.verified.items():
+            self._found.setdefault(request_id, {}).update(found)
         if said.late:
             self.tally.late(said.late)
+        self._agree(finished)
         for request_id in said.undrained:
             self._hold(request_id, "a read into them failed, and may still land")
         for request_id in (*said.undrained, *failed):
             self._forget_table(request_id)
         for request_id in finished:
             self._decode.landed(request_id, failed=request_id in failed)
+
+    def _agree(self, finished: Collection[str]) -> None:
+        """What the ranks found becomes one answer once all have said theirs: what one refuses is adopted on none.
+
+        A receive that is over without all of them failed on the others.
+        """
+        for request_id, ranks in list(self._found.items()):
+            complete, holds = len(ranks) == self._facts.ranks, all(ranks.values())
+            if complete or request_id in finished:
+                del self._found[request_id]
+                if complete or not holds:
+                    self._verified(request_id, holds=holds)
 
     def _verified(self, request_id: str, *, holds: bool) -> None:
         decided = self._decode.compared(request_id, holds=holds)

@@ -5,6 +5,7 @@ Verification runs beside the steps, in one thread; a request waits for it where 
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from msgspec import Struct
 
@@ -96,12 +97,12 @@ class WorkerFence:
         for request in results.finished - failed:
             order = self._expected.pop(request, None)
             if order is not None:
-                begun.append(self._thread.submit(self._holds, order))
+                begun.append(self._thread.submit(self._holds, order, self.memory.mark()))
                 self._verifying[request] = (order, begun[-1])
             else:  # nobody ordered it: there is nothing to compare it with
                 out.finished.add(request)
                 if self._enforces:
-                    self._report.verified[request] = False
+                    self._report.verified[request] = {self._rank: False}
                     out.failed.add(request)
         if begun:
             wait(begun, AT_ONCE_S)
@@ -117,7 +118,7 @@ class WorkerFence:
         order, future = self._verifying.pop(request)
         holds = future.exception() is None and future.result() and request not in self._torn
         self._torn.discard(request)
-        self._report.verified[request] = holds
+        self._report.verified[request] = {self._rank: holds}
         out.finished.add(request)
         if self._enforces and not holds:
             self._fail(request, _blocks_of(order), out)
@@ -128,9 +129,9 @@ class WorkerFence:
         if not self.whole_receives:
             self._bad_blocks.update(blocks)
 
-    def _holds(self, order: ReceiveOrder) -> bool:
+    def _holds(self, order: ReceiveOrder, landed: Any) -> bool:
         mine = order.digests[self._rank] if self._rank < len(order.digests) else b""
-        return bool(self.memory.digests_of(order.blocks) == mine)
+        return bool(self.memory.digests_of(order.blocks, landed) == mine)
 
     def _has_bad_block(self, request: str) -> bool:
         order = self._expected.get(request)

@@ -343,12 +343,16 @@ class Decode(Side):
         what = [np.array(pages, np.int32).tobytes(), str(row).encode(), b"", b"1", b"0", b""]
         receiver.send([str(receiver.bootstrap_room).encode(), *own, *what])
 
-    def turn(self) -> None:
-        """One turn of the scheduler, with what arrived before it."""
+    def hear(self) -> None:
+        """Read what prefill says, as SGLang's thread does."""
         for frames in self.messages():
             room, status = int(frames[0]), KVPoll(int(frames[1]))
             if room in self.request_status:
                 self.update_status(room, status)
+
+    def turn(self) -> None:
+        """One turn of the scheduler, with what arrived before it."""
+        self.hear()
         self.call("decode-turns", lambda _queue: None, self)
         self.queue += self.call("decode-places", self._preallocate, self)[0]
         polls = [receiver.poll() for _, receiver, _, _ in self.queue]

@@ -1,5 +1,6 @@
 """The hooks at SGLang's allocator and around its passes, with stand-ins that have arrays where SGLang has tensors."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,15 @@ from kvfence.guard.sglang.wiring import Wiring
 from tests.unit.guard.sglang.parts import KEY, Memory, Req, StandInEngine
 
 SIZE = 64
+Made = Callable[[np.ndarray], Any]
 
 
 class Allocator:
     """SGLang's, of one size of page: what is free, and a group of what is about to be."""
 
-    def __init__(self, wiring: Wiring, page_size: int = 1, *, twice: bool = False) -> None:
-        self.size, self.page_size, self.device, self.free_group = SIZE, page_size, "cpu", None
+    def __init__(self, wiring: Wiring, page_size: int = 1, *, twice: bool = False, made: Made = np.asarray) -> None:
+        self.size, self.page_size, self.device, self.free_group = SIZE, page_size, made(np.zeros(1)).device, None
+        self._made = made
         self.free_pages = np.arange(1, SIZE // page_size + 1)
         self._hook, self._twice = wiring.hook, twice
 
@@ -28,7 +31,7 @@ class Allocator:
         pages = self.free_pages[: -(-num_tokens // self.page_size)]
         self.free_pages = self.free_pages[len(pages) - self._twice :]
         slots = (pages[:, None] * self.page_size + np.arange(self.page_size)).reshape(-1)[:num_tokens]
-        self._hook("token-grants" if self.page_size == 1 else "paged-grants")(slots, self, num_tokens)
+        self._hook("token-grants" if self.page_size == 1 else "paged-grants")(self._made(slots), self, num_tokens)
         return slots
 
     def alloc_decode(self, last: np.ndarray) -> np.ndarray:
@@ -37,37 +40,39 @@ class Allocator:
         new = slots % self.page_size == 0
         slots[new] = self.free_pages[: new.sum()] * self.page_size
         self.free_pages = self.free_pages[new.sum() :]
-        self._hook("paged-decodes")(slots, self, None, None, last)
+        self._hook("paged-decodes")(self._made(slots), self, None, None, self._made(last))
         return slots
 
     def free(self, slots: np.ndarray) -> None:
         """Take slots back."""
         if self.page_size == 1:
-            self._hook("token-frees")(lambda _self, kept: self._take(kept), self, slots)
+            self._hook("token-frees")(lambda _self, kept: self._take(kept), self, self._made(slots))
         else:
             pages = np.unique(slots // self.page_size)
-            self._hook("paged-frees")(lambda _self, kept: self._take(kept), self, pages)
+            self._hook("paged-frees")(lambda _self, kept: self._take(kept), self, self._made(pages))
 
-    def _take(self, pages: np.ndarray) -> None:
-        self.free_pages = np.concatenate([self.free_pages, pages])
+    def _take(self, pages: Any) -> None:
+        taken = pages.cpu() if isinstance(pages, OnDevice) else pages
+        self.free_pages = np.concatenate([self.free_pages, taken])
 
 
 class Rank:
     """A decode rank's pool and its passes."""
 
-    def __init__(self, mode: str = "enforce", page_size: int = 1, *, twice: bool = False, known: bool = True) -> None:
+    def __init__(self, mode: str = "enforce", page_size: int = 1, **more: Any) -> None:
         environment = {"KVFENCE_GUARD": mode, "KVFENCE_GUARD_KEY": KEY}
         self.registry = CollectorRegistry()
         self.wiring = Wiring(settings.load(environment), StandInEngine(), self.registry)
-        self.allocator = Allocator(self.wiring, page_size, twice=twice)
-        if known:
+        made = more.get("made", np.asarray)
+        self.allocator = Allocator(self.wiring, page_size, twice=more.get("twice", False), made=made)
+        if more.get("known", True):
             self.wiring.hook("token-clears")(None, self.allocator)
         self.slots = np.zeros((8, SIZE), dtype=np.int32)
         manager = SimpleNamespace(kv_args=Memory(1).args, server_socket=None)
         server = SimpleNamespace(device="cpu", context_length=SIZE)
         self.wiring.manager_made(None, manager, None, SimpleNamespace(value="decode"), server)
         scheduler = SimpleNamespace(
-            token_to_kv_pool_allocator=self.allocator, req_to_token_pool=SimpleNamespace(req_to_token=self.slots)
+            token_to_kv_pool_allocator=self.allocator, req_to_token_pool=SimpleNamespace(req_to_token=made(self.slots))
         )
         self.wiring.hook("roles-made")(None, scheduler)
 
@@ -189,9 +194,43 @@ def test_an_allocator_that_is_not_known_ends_the_start() -> None:
         Rank(known=False)
 
 
-def test_a_pool_on_a_device_is_left_alone() -> None:
-    """Another device's memory has no guard yet; where a role wants one, its start has ended before."""
+def test_a_pool_on_a_device_without_a_digest_is_left_alone() -> None:
+    """There is no guard for it; where a role wants one, its start has ended before."""
     wiring = Wiring(settings.load({"KVFENCE_GUARD_KEY": KEY}), StandInEngine(), CollectorRegistry())
     allocator: Any = Allocator(wiring)
-    allocator.device = "cuda"
+    allocator.device = "xpu"
     assert allocator.alloc(3).tolist() == [1, 2, 3]
+
+
+class OnDevice:
+    """An array where SGLang has a device's tensor: nobody reads it but by a copy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array, self.shape, self.device = array, array.shape, "cuda:0"
+
+    def cpu(self) -> np.ndarray:
+        """Copy it to the host."""
+        return self._array.copy()
+
+    def __array__(self, *_: Any) -> np.ndarray:
+        raise TypeError("a device's memory was read as the host's")
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, which: Any) -> "OnDevice":
+        return OnDevice(self._array[which])
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_pool_on_a_device_is_followed_by_copies(page_size: int) -> None:
+    """Grants and tables are read off the device; a page of another's ends its request there, too."""
+    rank = Rank(page_size=page_size, made=OnDevice)
+    req, other = rank.start(0, 9), rank.start(1, 3)
+    rank.begin(req, other)
+    rank.end(req, other)
+    assert req.to_finish is None
+    rank.allocator.free(rank.slots[0, 4:5])
+    rank.end(req, other)
+    assert req.to_finish is not None
+    assert other.to_finish is None

@@ -36,7 +36,7 @@ def read(pair: Pair, req: Req) -> set[int]:
 
 
 @pytest.mark.parametrize("num_tokens", [1, 4])
-def test_the_engines_own_probe_reads_noughts(num_tokens: int) -> None:
+def test_the_engines_own_probe_reads_noughts(place: str, num_tokens: int) -> None:
     """SGLang's health check (one token) and its warm-up (four) are answered, from nobody's bytes."""
     pair, req = full_of_anothers(), probe(num_tokens)
     pair.decode.submit(req)

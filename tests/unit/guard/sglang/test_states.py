@@ -1,5 +1,8 @@
 """Prefill's and decode's memory of hand-offs, over real bytes and without an engine."""
 
+from collections.abc import Callable
+from itertools import product
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -33,8 +36,8 @@ class Side(Memory):
 
 
 @pytest.fixture
-def pair() -> tuple[Side, PrefillState, Side, DecodeState]:
-    """Two roles with the same layout and other bytes."""
+def pair(place: str) -> tuple[Side, PrefillState, Side, DecodeState]:
+    """Two roles with the same layout and other bytes, in host memory or what is taken for a device's."""
     prefill, decode = Side(1), Side(2)
     return (
         prefill,
@@ -93,6 +96,50 @@ def test_a_page_that_changed_on_the_way_is_refused_by_its_digest(
     judged = pair[3].judge(ROOM, enforced=True)
     assert judged is not None
     assert judged[0].decisions[-1].guard == "digest-matches"
+
+
+def test_every_page_of_every_buffer_is_under_the_digest(place: str) -> None:
+    """One bit, in any page of any buffer, at its begin, its end or between."""
+    side = Side(1)
+    memory = side.memory
+    before = memory.digest_of(SOURCE, SENT_ROW)
+    for raw, page, at in product(side.raw, SOURCE, (0, 13, ITEM - 1)):
+        raw.reshape(PAGES, ITEM)[page, at] ^= 1
+        assert memory.digest_of(SOURCE, SENT_ROW) != before
+        raw.reshape(PAGES, ITEM)[page, at] ^= 1
+    assert memory.digest_of(SOURCE, SENT_ROW) == before
+
+
+def test_without_reading_pages_a_changed_one_is_adopted(
+    pair: tuple[Side, PrefillState, Side, DecodeState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest is what found it."""
+    monkeypatch.setattr(PageMemory, "read", lambda memory, _pages: [b""] * memory.num_buffers)
+    hand_off(pair, SOURCE)
+    pair[2].raw[2].reshape(PAGES, ITEM)[12, 5] ^= 1
+    judged = pair[3].judge(ROOM, enforced=True)
+    assert judged is not None
+    assert judged[0].holds
+
+
+def test_a_host_and_a_device_refuse_each_other_by_the_names_of_their_digests(on_device: Callable[[], None]) -> None:
+    """The same bytes have another digest at either, so that their layouts differ."""
+    prefill, decode = Side(1), Side(2)
+    enforces, observes = (PrefillState(prefill.memory, Limits(64, 64), mode) for mode in ("enforce", "observe"))
+    on_device()
+    at_decode = DecodeState(decode.memory, Limits(64, 64), "enforce")
+    hand_off((prefill, observes, decode, at_decode), SOURCE)
+    judged, offered = at_decode.judge(ROOM, enforced=True), at_decode.reserved(ROOM)
+    assert judged is not None
+    assert judged[0].decisions[-1].guard == "layout-agrees"
+    assert offered is not None
+    assert offered.offer is not None
+    enforces.meet(at_decode.hello, ENDPOINT, SESSION)
+    refused = enforces.expect(offered.offer, ENDPOINT, SESSION)
+    assert refused is not None
+    for reason in (judged[0].reason, refused.message):
+        assert "xxh3_128, decode as" in reason
+        assert reason.endswith("odd_sums_128")
 
 
 def test_without_a_promise_nothing_is_adopted(pair: tuple[Side, PrefillState, Side, DecodeState]) -> None:
@@ -225,6 +272,22 @@ def test_a_kind_of_page_that_is_not_covered_does_not_start() -> None:
     args = Side(3).args
     args.state_types = ["MAMBA"]
     with pytest.raises(SettingsError, match="MAMBA"):
+        PageMemory(args)
+
+
+def test_what_travels_beside_the_pages_is_on_the_host_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting puts the first token on the device, where it would be read as host memory."""
+    monkeypatch.setenv("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "INTRA_NODE_NVLINK")
+    with pytest.raises(SettingsError, match="INTRA_NODE_NVLINK"):
+        PageMemory(Side(3).args, "cuda")
+    assert PageMemory(Side(3).args, "cpu")
+
+
+def test_pages_that_may_land_in_host_copies_do_not_start() -> None:
+    """Prefill would write where the digest does not look."""
+    args = Side(3).args
+    args.host_kv_data_ptrs = [1]
+    with pytest.raises(SettingsError, match="host copies"):
         PageMemory(args)
 
 

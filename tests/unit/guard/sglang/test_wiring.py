@@ -10,7 +10,7 @@ from kvfence.core.errors import SettingsError
 from kvfence.guard import settings
 from kvfence.guard.sglang.points import POINTS
 from kvfence.guard.sglang.wiring import Wiring
-from tests.unit.guard.sglang.parts import KEY, PAGES, KVPoll, Req
+from tests.unit.guard.sglang.parts import KEY, PAGES, KVPoll, Memory, Req
 from tests.unit.guard.sglang.standin import Pair
 
 LONG, STUB = "Input length (48 tokens) exceeds the maximum allowed length.", [0]
@@ -456,11 +456,11 @@ def test_a_role_whose_manager_the_guard_never_saw_ends_the_start() -> None:
 
 
 def test_a_device_that_is_not_covered_ends_the_start() -> None:
-    """There is no digest of a GPU's pages, so that there is no guard of them either."""
+    """There is no digest of its pages, so that there is no guard of them either."""
     wiring = Wiring(settings.load({"KVFENCE_GUARD_KEY": KEY}))
-    manager = type("MooncakeKVManager", (), {})()
-    with pytest.raises(SettingsError, match="cuda"):
-        wiring.manager_made(None, manager, None, SimpleNamespace(value="decode"), SimpleNamespace(device="cuda"))
+    manager = type("MooncakeKVManager", (), {"kv_args": Memory(1).args})()
+    with pytest.raises(SettingsError, match="npu"):
+        wiring.manager_made(None, manager, None, SimpleNamespace(value="decode"), SimpleNamespace(device="npu"))
 
 
 def test_an_engine_that_does_not_count_its_writes_is_refused() -> None:

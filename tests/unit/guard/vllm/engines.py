@@ -6,6 +6,8 @@ of its tokens, so that what an answer was computed from can be read off the bloc
 
 import itertools
 import time
+from collections import Counter
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +41,15 @@ class HostTensor:
         return int(self.array.ctypes.data)
 
 
+def device_tensor(array: npt.NDArray[Any]) -> Any:
+    """Give a tensor over an array: what a connector is given for blocks on a device."""
+    import torch
+
+    tensor: Any = torch.from_numpy(array.view(np.int16))
+    tensor.array = array
+    return tensor
+
+
 class Request:
     """One request, as the scheduler has it."""
 
@@ -63,13 +74,15 @@ def config_of(role: str, engine_id: str, **more: Any) -> Any:
         engine_id=engine_id,
         kv_connector_extra_config=extra,
         kv_load_failure_policy=more.get("policy", "fail"),
+        enable_permute_local_kv=more.get("permute", False),
         get_from_extra_config=lambda name, default: extra.get(name, default),
     )
     return SimpleNamespace(
         kv_transfer_config=transfer,
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, **more.get("parallel", {})),
+        parallel_config=SimpleNamespace(tensor_parallel_size=more.get("ranks", 1), **more.get("parallel", {})),
         model_config=SimpleNamespace(max_model_len=more.get("context", 64)),
         speculative_config=more.get("speculative"),
+        device_config=SimpleNamespace(device_type=more.get("device", "cpu")),
     )
 
 
@@ -83,7 +96,10 @@ def caches_of(num_blocks: int, groups: int = 1) -> Any:
 
 
 class Engine:
-    """One engine. ``answers``: by request, the tokens that its answer was computed from; None where it failed."""
+    """One engine of so many ``ranks``, whose caches ``tensor`` makes.
+
+    ``answers``: by request, the tokens that its answer was computed from; None where it failed.
+    """
 
     def __init__(self, connector: Any, role: str, num_blocks: int = 32, **more: Any) -> None:
         from vllm.v1.core.block_pool import BlockPool
@@ -91,11 +107,17 @@ class Engine:
         self.engine_id = f"{role}-{next(_IDS)}"
         config, caches = config_of(role, self.engine_id, **more), caches_of(num_blocks)
         self.scheduler = connector(config, SimpleNamespace(name="SCHEDULER"), caches)
-        self.worker = connector(config, SimpleNamespace(name="WORKER"), caches)
         self.recomputes = config.kv_transfer_config.kv_load_failure_policy == "recompute"
-        shape = (num_blocks, HEADS, BLOCK, CONTENT)
-        self.kv = {f"g0.l{n}": HostTensor(np.full(shape, 999, np.uint16)) for n in range(LAYERS)}
-        self.worker.register_kv_caches(self.kv)
+        shape, tensor = (num_blocks, HEADS, BLOCK, CONTENT), more.get("tensor", HostTensor)
+        self.workers, self.kvs = [], []
+        for rank in range(more.get("ranks", 1)):
+            config.rank = rank
+            self.workers.append(connector(config, SimpleNamespace(name="WORKER"), caches))
+            self.kvs.append({f"g0.l{n}": tensor(np.full(shape, 999, np.uint16)) for n in range(LAYERS)})
+            self.workers[-1].register_kv_caches(self.kvs[-1])
+        self.worker, self.kv = self.workers[0], self.kvs[0]
+        self._arrived: Counter[str] = Counter()
+        self._failed: set[str] = set()
         self.pool = BlockPool(num_blocks)
         self.scheduler.bind_gpu_block_pool(self.pool)
         self.answers: dict[str, list[int] | None] = {}
@@ -149,8 +171,11 @@ class Engine:
         self.step([request])
 
     def _copy(self, hit: list[int], block: int) -> None:
-        for cache in self.kv.values():
+        for cache in self._caches():
             cache.array[block] = np.array(hit, np.uint16)[None, :, None]
+
+    def _caches(self) -> list[Any]:
+        return [cache for kv in self.kvs for cache in kv.values()]
 
     def step(self, scheduled: list[Request]) -> None:
         """Run one step: of these, of those whose read is over, and of those that go on."""
@@ -182,24 +207,22 @@ class Engine:
             kv_connector_block_state=KVConnectorBlockState(tables),
         )
         self._ended = set()
-        self.worker.bind_connector_metadata(self.scheduler.build_connector_meta(output))
+        meta = self.scheduler.build_connector_meta(output)
+        for worker in self.workers:
+            worker.bind_connector_metadata(meta)
         for request in every:
             self._compute(request)
-        self.worker.start_load_kv(None)
-        results = self.worker.get_transfer_results(set())
-        bad = self.worker.get_block_ids_with_load_errors()
-        failed = results.failed_recving | self._invalid(every, computed, bad)
+        finished, lost = self._results()
+        bad = set().union(*(worker.get_block_ids_with_load_errors() for worker in self.workers))
+        failed = lost | self._invalid(every, computed, bad)
         for request in every:
             self._go_on(request, failed)
-        report = self.worker.build_connector_worker_meta()
+        reports = [made for worker in self.workers if (made := worker.build_connector_worker_meta()) is not None]
+        report = reduce(lambda whole, more: whole.aggregate(more), reports) if reports else None
         self.scheduler.update_connector_output(
-            SimpleNamespace(
-                kv_connector_worker_meta=report,
-                finished_recving=results.finished_recving,
-                failed_recving=results.failed_recving,
-            )
+            SimpleNamespace(kv_connector_worker_meta=report, finished_recving=finished, failed_recving=lost)
         )
-        for request_id in results.finished_recving:
+        for request_id in finished:
             self._received(self._waiting.pop(request_id), failed)
 
     def _grow(self, request: Request) -> list[int]:
@@ -225,13 +248,27 @@ class Engine:
                 found.add(name)
         return found
 
+    def _results(self) -> tuple[set[str], set[str]]:
+        """Give the receives that are over on every rank by now, as vLLM counts them, and those that failed on any."""
+        for worker in self.workers:
+            worker.start_load_kv(None)
+            results = worker.get_transfer_results(set())
+            self._arrived.update(results.finished_recving)
+            self._failed |= results.failed_recving
+        finished = {name for name, number in self._arrived.items() if number == len(self.workers)}
+        for name in finished:
+            del self._arrived[name]
+        lost = self._failed & finished
+        self._failed -= lost
+        return finished, lost
+
     def _compute(self, request: Request) -> None:
         """Write the KV of each token that is not computed yet; one that was generated is like the prompt's last."""
         tokens = request.prompt_token_ids
         self.num_computed += request.num_tokens - request.num_computed_tokens > 1
         for place in range(request.num_computed_tokens, request.num_tokens):
             block = self._tables[request.request_id][place // BLOCK]
-            for cache in self.kv.values():
+            for cache in self._caches():
                 cache.array[block.block_id][:, place % BLOCK, :] = tokens[min(place, len(tokens) - 1)]
         request.num_computed_tokens = request.num_tokens
 
@@ -275,7 +312,8 @@ class Engine:
 
     def close(self) -> None:
         """End both halves."""
-        self.worker.shutdown()
+        for worker in self.workers:
+            worker.shutdown()
         self.scheduler.shutdown()
 
     def expire(self) -> None:

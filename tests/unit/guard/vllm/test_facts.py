@@ -26,12 +26,21 @@ def test_a_role_knows_its_sizes(vllm: Any) -> None:
         ({"parallel": {"decode_context_parallel_size": 4}}, "decode_context_parallel_size 4"),
         ({"extra": {"bidirectional_kv_xfer": True}}, "bidirectional_kv_xfer"),
         ({"speculative": object()}, "speculative_config is not covered"),
+        ({"device": "xpu"}, "no digest of blocks on xpu"),
+        ({"device": "cuda", "permute": True}, "enable_permute_local_kv"),
     ],
 )
 def test_what_is_not_covered_is_refused_by_name(vllm: Any, more: dict[str, Any], says: str) -> None:
     """The engine does not start with it."""
     with pytest.raises(SettingsError, match=says):
         facts_of(config_of("decode", "e", **more), caches_of(32), "0.32.0")
+
+
+def test_a_layout_names_the_digest_of_its_device(vllm: Any) -> None:
+    """Two roles that digest differently have other layouts."""
+    facts = [facts_of(config_of("decode", "e", device=kind), caches_of(32), "0.32.0") for kind in ("cpu", "cuda")]
+    assert [each.digest for each in facts] == ["xxh3_128", "odd_sums_128"]
+    assert all(each.layout.endswith(each.digest) for each in facts)
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.99.0"])

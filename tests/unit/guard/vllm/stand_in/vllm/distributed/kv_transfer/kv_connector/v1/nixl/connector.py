@@ -10,9 +10,9 @@ NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 
 
 class Wire:
-    """Every engine's memory, by its id; reads are counted, can be lost, and can land late."""
+    """Every rank's memory, by its engine's id and its number; reads are counted, can be lost, and can land late."""
 
-    engines: ClassVar[dict[str, Any]] = {}
+    engines: ClassVar[dict[tuple[str, int], Any]] = {}
     reached: ClassVar[list[tuple[str, int]]] = []
     fails: ClassVar[bool] = False
     slow: ClassVar[bool] = False
@@ -26,7 +26,7 @@ class NixlBaseConnector(KVConnectorBase_V1):
         self.engine_id = vllm_config.kv_transfer_config.engine_id
         self._caches = kv_cache_config
         self._recv: dict[str, Any] = {}
-        self.connector_worker = SimpleNamespace(tp_rank=0, _recving_transfers={})
+        self.connector_worker = SimpleNamespace(tp_rank=getattr(vllm_config, "rank", 0), _recving_transfers={})
         self._kv: dict[str, Any] = {}
         self._bad: set[int] = set()
         self._stats = NixlKVConnectorStats()
@@ -85,7 +85,7 @@ class NixlBaseConnector(KVConnectorBase_V1):
     def register_kv_caches(self, kv_caches: Any) -> None:
         """Be reachable."""
         self._kv = kv_caches
-        Wire.engines[self.engine_id] = kv_caches
+        Wire.engines[self.engine_id, self.connector_worker.tp_rank] = kv_caches
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Every read that was posted has landed, or failed."""
@@ -130,7 +130,7 @@ class NixlPullConnector(NixlBaseConnector):
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Read each block where the request says; the last ones where there are more, as NIXL does."""
         for request_id, meta in self._connector_metadata.reqs_to_recv.items():
-            remote = Wire.engines[meta.params["remote_engine_id"]]
+            remote = Wire.engines[meta.params["remote_engine_id"], self.connector_worker.tp_rank]
             for mine, theirs in zip(meta.local_block_ids, meta.params["remote_block_ids"], strict=True):
                 if len(mine) > len(theirs):
                     raise AssertionError("the engine is gone")
