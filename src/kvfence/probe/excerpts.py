@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 
 from kvfence.probe.lexicon import plain
 
-TEXT_CHARS_MAX = 32_768
-"""An answer of 128 tokens, the most that is asked for, has a twentieth of it."""
+TEXT_CHARS_MAX = 16_384
+"""An answer of 128 tokens, the most that is asked for, has about 600."""
 
-EXCERPTS_CHARS_MAX = 32_768
+EXCERPTS_CHARS_MAX = 8_192
 ROUND_CHARS = 64
 """So much is kept on each side of a word: a marker, or a passage of three words."""
 

@@ -11,6 +11,7 @@ A passage of the asker's own prompt does not count, nor one with a word of the a
 """
 
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvfence.probe.chance import at_least, share
@@ -42,7 +43,7 @@ def look(record: Record) -> list[Finding]:
     }
     shapes = {_shape(passage, lexicon.known) for text in texts.values() for passage in text}
     answered = [
-        ((each, in_headers), {found for found in _passages(text, lexicon) if _shape(found, lexicon.known) in shapes})
+        ((each, in_headers), _shaped(_passages(text, lexicon), shapes, lexicon))
         for each in record.exchanges
         for in_headers, text in places_of(each)
     ]
@@ -72,6 +73,11 @@ def _passages(text: str, lexicon: Lexicon) -> set[Passage]:
     known = lexicon.known
     rows = zip(*(words[start:] for start in range(WIDTH)), strict=False)
     return {row for row in rows if not known.isdisjoint(row)}
+
+
+def _shaped(passages: set[Passage], shapes: set[Passage], lexicon: Lexicon) -> set[Passage]:
+    """Keep what can stand in a tenant's text, whatever its words are; equal words are kept once."""
+    return {tuple(map(sys.intern, each)) for each in passages if _shape(each, lexicon.known) in shapes}
 
 
 def _heard(
