@@ -60,27 +60,27 @@ class Site(Struct, frozen=True):
 
 
 class Pair(Struct, frozen=True):
-    """Two running roles: their URLs, the processes by name with their logs, and ``start``, as of ``Workers``."""
+    """Two running roles: their URLs, the processes by name with their logs, and ``restart``, as of ``Workers``."""
 
     prefill: str
     decode: str
     held: Processes
-    start: Callable[..., None]
+    restart: Callable[..., None]
 
 
 class Workers(Struct, frozen=True):
     """Running workers by name, which begins with the role.
 
-    ``start``: starts one anew that was ended, as it was or of another ``Site``, and waits until it answers.
+    ``restart``: starts those that are named anew, each of another ``Site`` or as it was (None), and waits for them.
     """
 
     urls: Mapping[str, str]
     held: Processes
-    start: Callable[..., None]
+    restart: Callable[..., None]
 
     def pair(self, prefill: str = "prefill", decode: str = "decode") -> Pair:
         """Give two of them as a pair."""
-        return Pair(self.urls[prefill], self.urls[decode], self.held, self.start)
+        return Pair(self.urls[prefill], self.urls[decode], self.held, self.restart)
 
 
 def environment(site: Site, side_channel: int) -> dict[str, str]:
@@ -133,14 +133,18 @@ def running(sites: Mapping[str, Site], sizes: Sizes, logs: Path) -> Iterator[Wor
             port, channel = at[name]
             held.start(name, command(site, sizes, name.partition("-")[0], port), environment(site, channel))
 
-        def start(name: str, site: Site | None = None) -> None:
-            begin(name, site or sites[name])
-            held.wait_until_ready([f"{urls[name]}/health"])
+        def restart(**others: Site | None) -> None:
+            ending = [name for name in others if held.is_running(name)]
+            if ending:
+                held.end(*ending)
+            for name, other in others.items():
+                begin(name, other or sites[name])
+            held.wait_until_ready([f"{urls[name]}/health" for name in others])
 
         for name, site in sites.items():
             begin(name, site)
         held.wait_until_ready([f"{url}/health" for url in urls.values()])
-        yield Workers(urls, held, start)
+        yield Workers(urls, held, restart)
 
 
 # ---- a hand-off, step by step ----

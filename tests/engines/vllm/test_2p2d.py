@@ -115,7 +115,7 @@ def test_one_prefill_killed_between_leaves_the_other_to_both(four: Workers) -> N
     for name, prompt in prompts.items():
         assert complete(four.urls[name], prompt, 8, lost[name]).status_code == REFUSED
         assert CODE[:2] in text_of(complete(four.urls[name], prompt, 8, kept[name]))
-    four.start("prefill-0")
+    four.restart(**{"prefill-0": None})
     for pair in pairs(four):
         assert cases.honest(pair, "next life").status_code == 200
         assert idle(pair, SIZES.blocks)

@@ -132,8 +132,7 @@ def test_a_restart_of_prefill_between(guarded: Pair) -> None:
     """A hand-off of a former life is an error of its request, and the new life's are taken."""
     prompt = cases.secret("restart")
     params = prefilled(guarded, prompt)
-    guarded.held.end("prefill")
-    guarded.start("prefill")
+    guarded.restart(prefill=None)
     answer = complete(guarded.decode, prompt, 12, params)
     assert answer.status_code == REFUSED
     assert cases.alive(guarded)

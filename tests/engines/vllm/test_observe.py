@@ -33,12 +33,6 @@ def broken(pair: Pair) -> Counter[str]:
     return Counter(name for event in events for name in watch.see(event).broken)
 
 
-def changed(pair: Pair, role: str, site: Site) -> None:
-    """Start a role anew as another."""
-    pair.held.end(role)
-    pair.start(role, site)
-
-
 def test_honest_hand_offs_are_answered_and_their_traces_conform(observing: Pair) -> None:
     """All are verified, and nothing would have been refused."""
     assert cases.as_alone(observing, "observed") >= SAME
@@ -84,14 +78,14 @@ def test_replay_rejects_the_trace_of_decode_and_names_what_broke(observing: Pair
 
 def test_a_decode_as_shipped_reads_what_an_observing_prefill_sends(observing: Pair, site: Site) -> None:
     """The first step of a change: prefill observes, and nothing is different at decode."""
-    changed(observing, "decode", site)
+    observing.restart(decode=site)
     assert cases.as_alone(observing, "first step") >= SAME
     assert metric(observing.decode, READ) > 0
 
 
 def test_a_decode_that_enforces_beside_an_observing_prefill(observing: Pair, site: Site, key: str) -> None:
     """The step after: honest hand-offs are verified, bad ones refused."""
-    changed(observing, "decode", fenced(site, "enforce", key, observing.held.logs))
+    observing.restart(decode=fenced(site, "enforce", key, observing.held.logs))
     assert CODE[:2] in text_of(cases.honest(observing, "canary"))
     assert decisions(observing.decode, "pass", guard="digest-matches") == 1
     refused(observing, "stamp-at-adopt", lambda: cases.forged(observing, "canary"))
@@ -99,13 +93,13 @@ def test_a_decode_that_enforces_beside_an_observing_prefill(observing: Pair, sit
 
 def test_another_key_is_no_promise(observing: Pair, site: Site) -> None:
     """What was sealed with another secret is refused as if nobody had promised it."""
-    changed(observing, "decode", fenced(site, "enforce", "another secret " * 3, observing.held.logs))
+    observing.restart(decode=fenced(site, "enforce", "another secret " * 3, observing.held.logs))
     refused(observing, "stamp-at-adopt", lambda: cases.honest(observing, "another key"))
 
 
 def test_a_prefill_as_shipped_is_not_read(observing: Pair, site: Site) -> None:
     """A mixed pair the wrong way round: nothing was promised."""
-    changed(observing, "prefill", site)
+    observing.restart(prefill=site)
     refused(observing, "stamp-at-adopt", lambda: cases.honest(observing, "no guard"))
 
 
@@ -113,7 +107,6 @@ def test_a_decode_as_shipped_finds_nothing_to_read_of_a_prefill_that_enforces(
     observing: Pair, site: Site, key: str
 ) -> None:
     """It computes the prompt itself: a right answer, and no byte was read."""
-    changed(observing, "prefill", fenced(site, "enforce", key, observing.held.logs))
-    changed(observing, "decode", site)
+    observing.restart(prefill=fenced(site, "enforce", key, observing.held.logs), decode=site)
     assert CODE[:2] in text_of(cases.honest(observing, "sealed"))
     assert metric(observing.decode, READ) == 0
