@@ -23,17 +23,22 @@ def honest(prefill: Any, decode: Any) -> Any:
         prefill.expire()
 
 
-def lost(prefill: Any, decode: Any) -> Any:
+def lost(prefill: Any, decode: Any, tokens: list[int] = cases.OWN) -> Any:
     """A read fails under way; others go on with what is left of the pool."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
 
-    params = prefill.run(cases.OWN, cases.ASKS)
+    params = prefill.run(tokens, cases.ASKS)
     Wire.fails = True
     try:
         assert decode.answer(cases.OWN, params) is None
     finally:
         Wire.fails = False
     honest(prefill, decode)
+
+
+def lost_of_another(prefill: Any, decode: Any) -> Any:
+    """The same, of a hand-off that was refused already."""
+    lost(prefill, decode, cases.VICTIM)
 
 
 def played(make: Maker, folder: Path, course: Callable[..., Any], mode: str) -> Replay:
@@ -63,6 +68,14 @@ def test_in_observe_what_was_used_or_came_back_all_the_same_is_found(
 ) -> None:
     """Without the guard's refusals the law is broken, and the trace says so."""
     assert played(fenced, tmp_path, course, "observe").verdict is Ruling.PROPERTY_VIOLATED
+
+
+def test_in_observe_a_page_that_may_be_written_comes_back_though_nobody_promised_it(
+    fenced: Maker, tmp_path: Path
+) -> None:
+    """Its request has failed, so that it was not used; the pool grants it again while a write may land."""
+    found = played(fenced, tmp_path, lost_of_another, "observe")
+    assert {name for trace in found.traces for name in trace.violated} == {"no-timer-frees"}
 
 
 def test_a_trace_holds_no_token_and_no_key(fenced: Maker, tmp_path: Path) -> None:
