@@ -35,7 +35,7 @@ def put_in(file: Path) -> None:
     def note_pages(state: Any, room: int, pages: Any, row: Any) -> None:
         noted(state, room, pages, row)
         if file.read_text(encoding="ascii") == "bytes":
-            state._memory.buffers[0][int(pages[-1]), 0] ^= 1
+            state._memory._buffers[0][int(pages[-1]), 0] ^= 1
 
     PrefillState.promise, PrefillState.note_pages = promise, note_pages  # type: ignore[method-assign]
 
