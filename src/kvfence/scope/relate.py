@@ -144,8 +144,7 @@ def _relation(work: _Work, judgement: Judgement, request: Request, given: tuple[
     judged, spared = tally.excluded(store, classify(store, ready, judgement), exclusions)
     kept, duplicates = merged(store, judged)
     one_each = store.keep("one_each", kept)
-    durations = not any("duration_ms" in each.missing for each in sources.readings.values())
-    sought = _victims(work, one_each, Reach(request.horizon_s, request.decode_pool, durations), exclusions)
+    sought = _victims(work, one_each, Reach(request.horizon_s, request.decode_pool), exclusions)
     classified, less, windows = sought.classified, sought.less, sought.windows
     if sought.unsought is not None:
         classified = mark_unsought(store, classified, sought.unsought)

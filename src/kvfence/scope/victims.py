@@ -40,14 +40,10 @@ _CARRIED = (*REQUEST_COLUMNS, "bad", "source_file", "source_line", "row_key", "o
 
 
 class Reach(Struct, frozen=True):
-    """How far back pages are looked for. Units: horizon_s: seconds, None: by what is known; decode_pool: tokens.
-
-    durations: every log says how long requests took.
-    """
+    """How far back pages are looked for. Units: horizon_s: seconds, None: by what is known; decode_pool: tokens."""
 
     horizon_s: float | None = None
     decode_pool: int | None = None
-    durations: bool = True
 
 
 class Window(Struct, frozen=True):
@@ -101,7 +97,7 @@ def _window(row: dict[str, Any], reach: Reach) -> Window:
         tokens = 0  # several workers may stand behind a replica, and all that they finish goes through several pools
     horizon = reach.horizon_s or (HORIZON_WITH_POOL_S if tokens else HORIZON_S)
     end = row["started"] + timedelta(milliseconds=row["ran_ms"])
-    start = row["started"] - timedelta(seconds=horizon + (0 if reach.durations else UNTOLD_S))
+    start = row["started"] - timedelta(seconds=horizon)
     if row["decode_since"] is not None and row["worker"] is not None:
         start = max(start, min(row["decode_since"], end))
     spot = Spot(row["worker"], row["replica"], row["model"])
@@ -253,7 +249,8 @@ def _minutes(windows: Sequence[Window], spans: Sequence[datetime]) -> list[tuple
     """Give each minute and spot of which some window holds a part; windows of one spot mostly overlap."""
     by_spot: dict[Spot, list[tuple[int, int]]] = {}
     for window, start in zip(windows, spans, strict=True):
-        first, last = (int(at.replace(tzinfo=UTC).timestamp() // 60) for at in (start, window.end))
+        early = start - timedelta(seconds=UNTOLD_S)
+        first, last = (int(at.replace(tzinfo=UTC).timestamp() // 60) for at in (early, window.end))
         by_spot.setdefault(window.spot, []).append((first, last))
     found: list[tuple[int, Spot]] = []
     for spot, parts in sorted(by_spot.items(), key=lambda pair: pair[0].name):
@@ -284,13 +281,18 @@ def _window_table(store: Store, windows: Sequence[Window], spans: Sequence[datet
 
 
 def _in_windows(store: Store, finished: Any, windows: Sequence[Window], spans: Sequence[datetime]) -> Any:
-    """Join rows with the windows that they finished in, without the answer's own; is_sure: on the very worker."""
+    """Join rows with the windows that they may have finished in, without the answer's own.
+
+    is_sure: on the very worker. A row whose duration is not logged may have run ``UNTOLD_S`` into a window.
+    """
     table = _window_table(store, windows, spans)
     placed = finished.inner_join(store.ibis.table("spots_that_fit"), "spot")
-    joined = placed.inner_join(
+    untold = ibis.ifelse(_believed(placed["duration_ms"]).isnull(), UNTOLD_S, 0).cast("int64").as_interval("s")
+    joined = placed.mutate(latest=placed["finished"] + untold)
+    joined = joined.inner_join(
         table,
-        [placed["at"] == table["at"], placed["finished"] >= table["w_start"], placed["finished"] <= table["w_end"]],
-    )
+        [joined["at"] == table["at"], joined["latest"] >= table["w_start"], joined["finished"] <= table["w_end"]],
+    ).drop("latest")
     joined = joined.filter((joined["one"] != joined["by"]).fill_null(True))
     # A row that says more than the pool holds says nothing of it.
     surely = joined["is_sure"] & _believed(joined["duration_ms"]).notnull() & (joined["held"] <= joined["w_tokens"])

@@ -89,6 +89,19 @@ def test_without_a_pools_size_a_time_bounds_it(tmp_path: Path) -> None:
     assert found.verdict("half an hour")[0] == "CLEAR"
 
 
+def test_a_request_of_unlogged_duration_may_have_run_into_the_time(tmp_path: Path) -> None:
+    """Beside requests whose durations are logged, one without may take ten minutes."""
+    rows = [
+        entry("leak", POOL + 5, AT),
+        short("over before", 900),
+        short("ran into it", 900, duration_ms=None),
+        short("long over", 1_300, duration_ms=None),
+    ]
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), horizon_s=600.0)
+    names = ("over before", "ran into it", "long over")
+    assert [found.verdict(name)[0] for name in names] == ["CLEAR", "POSSIBLE_VICTIM", "CLEAR"]
+
+
 # ---- who may have been there
 
 PLACES = [
