@@ -108,7 +108,7 @@ class Cut:
         return any(isinstance(step.event, Reserved) for _, _, steps in self._since() for step in steps)
 
     def replayed(self) -> dict[str, Found]:
-        """Replay each role's."""
+        """Replay each role's that has written anything."""
         folder = Path(mkdtemp(prefix="cut-", dir=self._folder.parent))
         for path, header, steps in self._since():
             if steps:
@@ -117,6 +117,8 @@ class Cut:
                 for number, step in enumerate(steps, 1):
                     file.write(replace(step, n=number))
                 file.close()
+        if not any(folder.iterdir()):
+            return {}
         document = traces.answered(folder)
         observed: dict[str, set[str]] = {}
         for each in document["coverage"]:
