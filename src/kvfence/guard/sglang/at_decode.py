@@ -174,7 +174,7 @@ class AtDecode:
         room, is_probe = self._wiring.room_of(req), req.bootstrap_host == FAKE_HOST
         if self.state is None or (room is None and not is_probe):
             return original(queue, req, *given, **named)
-        guard, refusal = self._why_not(req, room)
+        guard, refusal = self._why_not(req, room, queue.gloo_group)
         if refusal is not None and not self._enforces and self._wiring.engine.keeps_out(req):
             return original(queue, req, *given, **named)
         self._see(AtDoor(refusal is not None))
@@ -189,17 +189,20 @@ class AtDecode:
         queue.scheduler.output_streamer.stream_output([req], req.return_logprob)
         return None
 
-    def _why_not(self, req: Any, room: int | None) -> tuple[str, Refusal | None]:
+    def _why_not(self, req: Any, room: int | None, ranks: Any) -> tuple[str, Refusal | None]:
         """Give which guard asks at the door, and why a request may not enter; None where it may.
 
-        The room of the engine's probe of itself is nobody's.
+        The room of the engine's probe of itself is nobody's. Ranks hear of prefill's refusal at times of their own, and
+        must queue the same: where not all have heard, the request enters, and the transfer's own vote ends it.
         """
         own = req.to_finish
         if type(own).__name__ == "FINISH_ABORT":
             return "refusal-is-final", Refusal(str(own.message), int(own.status_code or HTTPStatus.BAD_REQUEST))
         if req.bootstrap_host == FAKE_HOST:
             return "stamp-at-adopt", FROM_NOBODY if len(req.origin_input_ids) > PROBE_TOKENS else None
-        return "refusal-is-final", cast(DecodeState, self.state).refusal(room)
+        refusal = cast(DecodeState, self.state).refusal(room)
+        (heard_by_all,) = self._wiring.engine.agree([refusal is not None], ranks)
+        return "refusal-is-final", refusal if heard_by_all else None
 
     def decode_aborts(self, original: Any, req: Any, message: str, *given: Any, **named: Any) -> Any:
         """A request that the guard or prefill refused ends with that refusal's words, not with a time-out's."""
@@ -331,6 +334,7 @@ class AtDecode:
             return
         self._rebuilt_s = now_s
         self._unended.add(session.rebuild(self._wiring.manager, self._receivers.values()))
+        self._unended.discard(str(self._wiring.manager.engine.session_id))  # whose port was free to bind again
         self._unended = {each for each in self._unended if not session.has_ended(each)}
         if not self._unended:
             self.quarantine.fence()

@@ -103,10 +103,11 @@ class AtPrefill:
         The engine's worker reads a room's receivers once for each chunk that it counts: they are replaced, not changed.
         """
         infos = self._wiring.manager.transfer_infos
-        given = dict(infos.get(room, ()))
+        before = infos.get(room)
+        given = dict(before or ())
         kept, waiting = cast(PrefillState, self.state).receivers(room, given, posting=posting)
         told = {one: given[one] if one in waiting else _muted(given[one]) for one in given if one in kept}
-        if any(told.get(one) is not info for one, info in given.items()):
+        if any(told.get(one) is not info for one, info in given.items()) and infos.get(room) is before:
             infos[room] = told
 
     def _revoke(self, revoke: Revoke) -> None:
@@ -184,6 +185,9 @@ class AtPrefill:
         """Digest pages before they are posted; in ``enforce`` nothing is sent that no decode with a guard waits for."""
         if self.state is None:
             return original(manager, room, pages, *given, **named)
+        for event in (named.get("indices_event"), named.get("wait_event")):
+            if event is not None:  # the device has yet to write these numbers, or what is in the pages
+                event.synchronize()
         self._wiring.watcher.see(Posted(self.state.attempt_in(room), len(pages)))
         if self._enforces and not self.state.is_expected(room):
             given_up = self.state.was_given_up(room)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kvfence.core.ids import FORMER_LIFE, AttemptId, Incarnation
 from kvfence.guard.handoff import Expected, Limits, Verdict, as_promised, compare_limits, verify
@@ -237,12 +238,12 @@ class DecodeFence:
         return decided
 
     def held(self, request_id: str) -> tuple[int, ...]:
-        """A receive failed while a write may be on its way: give its blocks, which are to stay out of the pool.
+        """A receive failed while a write may be on its way: give its blocks, once, which are to stay out of the pool.
 
         In ``observe`` none: vLLM grants them anew when it likes.
         """
         landing = self._landing.get(request_id)
-        if landing is None:
+        if landing is None or not landing.blocks:
             return ()
         if not self._enforces:
             if landing.promised is None:
@@ -250,6 +251,7 @@ class DecodeFence:
             return ()
         self._watcher.see(Returning(landing.attempt))
         self._forget_blocks(landing.attempt)
+        self._landing[request_id] = replace(landing, blocks=())
         return landing.blocks
 
     def misread(self, request_id: str, block: int) -> None:

@@ -233,7 +233,8 @@ class SchedulerFence:
     def _verified(self, request_id: str, *, holds: bool) -> None:
         decided = self._decode.compared(request_id, holds=holds)
         if holds or not self._enforces:
-            self._read.add(request_id)
+            if self._decode.is_taken(request_id):  # and has not ended meanwhile
+                self._read.add(request_id)
         else:
             self._forget_table(request_id)
         if holds:

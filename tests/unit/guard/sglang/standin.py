@@ -179,7 +179,9 @@ class Prefill(Side):
             "pages-sent", self._post, self, req.bootstrap_room, np.array(pages, np.int32), None, True, aux_index=row
         )
 
-    def _post(self, _m: Any, room: int, pages: np.ndarray, where: Any, last: bool, aux_index: int) -> None:
+    def _post(
+        self, _m: Any, room: int, pages: np.ndarray, where: Any, last: bool, aux_index: int, **_events: Any
+    ) -> None:
         if self.request_status.get(room, KVPoll.FAILED) is not KVPoll.FAILED:
             self.posted.append((room, pages, where, aux_index if last else None))
 

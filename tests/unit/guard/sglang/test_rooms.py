@@ -1,5 +1,6 @@
 """Rooms that several use, at once or one after the other: who is sent pages, and who is told of a refusal."""
 
+import numpy as np
 import pytest
 
 from kvfence.guard.messages import RefusedAtPrefill
@@ -153,6 +154,46 @@ def test_a_refusal_waits_for_its_room_for_a_moment(
         pair.hand_off(later, [1, 2, 5], at_prefill=later)
     assert bool(pair.decode.answers) == is_refused
     assert (later.rid in pair.decode.running) != is_refused
+
+
+def test_ranks_that_have_not_all_heard_of_a_refusal_queue_the_same() -> None:
+    """Whoever heard first lets the request in, as the others do; the vote on its transfer ends it on all."""
+    pair, first, later = Pair(), Req(6, 12), Req(7, 12)
+    pair.hand_off(first, [3, 9, 4])
+    pair.prefill.submit(Req(7, 12, refused=LONG))
+    pair.decode.turn()
+    pair.decode.stand_in.others = [False]
+    pair.decode.submit(later)
+    assert not pair.decode.answers
+    pair.decode.stand_in.others = []
+    pair.decode.turn()
+    pair.settle()
+    assert later.finished_reason.message == LONG
+
+
+class Event:
+    """The device's: what was queued is done once somebody has waited for it."""
+
+    def __init__(self, numbers: np.ndarray, pages: list[int]) -> None:
+        self._numbers, self._pages = numbers, pages
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self._numbers[:] = self._pages
+
+
+@pytest.mark.parametrize("name", ["indices_event", "wait_event"])
+def test_page_numbers_that_a_device_has_yet_to_write_are_waited_for(name: str) -> None:
+    """SGLang posts them with an event that its own worker waits for; the guard reads them before that."""
+    pair, req = Pair(), Req(7, 12)
+    pair.offer(req)
+    pair.prefill.call("chunk-sent", lambda *_a, **_n: None, pair.prefill, req, last_chunk=True)
+    numbers = np.full(3, PAGES + 7, np.int32)
+    given = (pair.prefill, req.bootstrap_room, numbers, None, True)
+    pair.prefill.call("pages-sent", pair.prefill._post, *given, aux_index=3, **{name: Event(numbers, [3, 9, 4])})
+    pair.prefill.begin()()
+    pair.decode.turn()
+    assert req.rid in pair.decode.running
 
 
 def test_who_takes_no_messages_is_not_waited_for() -> None:

@@ -62,6 +62,28 @@ def test_a_block_granted_between_a_verified_read_and_its_first_pass_fails_the_re
     assert counts(decode)["decode stamp-at-read refuse"] == 1
 
 
+def test_a_read_that_outlives_its_request_is_not_remembered(fenced: Maker) -> None:
+    """The client left while its blocks travelled: nothing is kept of it once they have come."""
+    from engines import Request
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
+
+    prefill, decode = pair(fenced)
+    request = Request(OWN, prefill.run(OWN, ASKS))
+    Wire.slow = True
+    try:
+        decode.begin(request)
+        decode.step([])
+        decode._ended.add(request.request_id)
+        decode.step([])
+    finally:
+        Wire.slow = False
+    deadline = time.monotonic() + 30
+    while not decode._ready and time.monotonic() < deadline:
+        decode.step([])
+    assert decode._ready == [request]
+    assert decode.scheduler._kvfence_scheduler._read == set()
+
+
 def going(engine: Any, *prompts: list[int]) -> list[Any]:
     """Begin requests that go on after their first pass."""
     from engines import Request
