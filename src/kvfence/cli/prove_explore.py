@@ -219,7 +219,7 @@ def _limits(states: int, minutes: float, gigabytes: float) -> "Limits":
 def _rules(without: list[str]) -> "Rules":
     from kvfence.protocol.guards import ASKED, GUARDS, Rules
 
-    names = [name for given in without for name in given.split(",") if name]
+    names = [name for given in without for name in given.split(",")]
     unknown = [name for name in names if name not in ASKED and name not in GUARDS]
     if unknown:
         raise SettingsError([f"--without {name}: the guards are {', '.join(GUARDS)}" for name in unknown])

@@ -58,7 +58,6 @@ class Hearing:
         if self.trouble is None:
             said = read_refusal(message, self.ask.own, self.ask.prompt, self._mask)
             self.trouble, self.message = trouble, said.message
-            self.refusal = self.refusal or message
             self.limit_tokens, self.counted = said.limit_tokens, said.counted
 
     def event(self, data: str, now_s: float) -> None:

@@ -41,7 +41,7 @@ def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int]]:
     for found in _WORD.finditer(text):
         if found[0] not in known:
             continue
-        if found.start() - ROUND_CHARS > stop or found.end() - start > EXCERPTS_CHARS_MAX // 2:
+        if found.start() - ROUND_CHARS > stop or found.end() - start > EXCERPTS_CHARS_MAX // 2 - ROUND_CHARS:
             if stop >= 0:
                 yield start, stop
             start = max(0, found.start() - ROUND_CHARS)

@@ -58,7 +58,7 @@ def _script(record: Record, seed: Exchange, sight: Sight) -> str:
 # Exit 1: seen; 0: not seen in {TRIES} tries. A leak that needs more tenants or load may need the whole probe.
 set -u
 ask() {{ # 1: the key, or nothing
-  curl -sS --max-time 330 -H 'content-type: application/json' \\
+  curl -sSi --max-time 330 -H 'content-type: application/json' \\
 {options}    ${{1:+-H "authorization: Bearer $1"}} --data-binary @- {url}
 }}
 seed() {{

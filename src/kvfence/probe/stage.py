@@ -271,6 +271,8 @@ class Stage:
         lost = exchange.trouble is Trouble.UNREACHABLE and took_s < 0.9 * patience_s
         if took_s >= HURRIED_S and exchange.first_s is None and exchange.trouble in IN_VAIN:
             self.hung_tokens = min(draft.expected, self.hung_tokens or draft.expected)
+        elif exchange.is_answer and draft.expected >= (self.hung_tokens or 0):
+            self.hung_tokens = None
         self._silent = self._silent + 1 if lost else 0
         self.alarms += self._holds_foreign(exchange)
         self.changed()

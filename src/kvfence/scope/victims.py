@@ -292,7 +292,7 @@ def _in_windows(store: Store, finished: Any, windows: Sequence[Window], spans: S
     joined = joined.inner_join(
         table,
         [joined["at"] == table["at"], joined["latest"] >= table["w_start"], joined["finished"] <= table["w_end"]],
-    ).drop("latest")
+    )
     joined = joined.filter((joined["one"] != joined["by"]).fill_null(True))
     # A row that says more than the pool holds says nothing of it.
     surely = joined["is_sure"] & _believed(joined["duration_ms"]).notnull() & (joined["held"] <= joined["w_tokens"])
@@ -310,7 +310,7 @@ def _within(store: Store, finished: Any, windows: Sequence[Window], spans: Seque
     joined = _in_windows(store, finished, windows, spans)
     back = ibis.window(
         group_by="number",
-        order_by=[joined["finished"].desc(), joined["source_file"], joined["source_line"]],
+        order_by=[joined["latest"].desc(), joined["source_file"], joined["source_line"]],
         following=0,
     )
     joined = joined.mutate(after=joined["surely_held"].sum().over(back) - joined["surely_held"])

@@ -4,9 +4,11 @@ import gzip
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kvfence.probe.answers import HEARD_CHARS_MAX, Hearing
 from kvfence.probe.client import Client, Patience, retry_after_of
+from kvfence.probe.detectors.slow_refusal import slow_refusals
 from kvfence.probe.excerpts import EXCERPTS_CHARS_MAX, ROUND_CHARS, TEXT_CHARS_MAX
 from kvfence.probe.exchange import Ask, Exchange, Phase, Trouble
 from kvfence.probe.finding import Redactor, Sight, answer_of
@@ -36,6 +38,15 @@ async def test_no_piece_of_a_key_is_left_where_words_are_cut(before: int) -> Non
         assert found.message.startswith("." * before)
         assert "sk-" not in found.message
         assert not any(KEY[at : at + 4] in found.message for at in range(len(KEY) - 3))
+
+
+async def test_a_stream_that_breaks_is_no_refusal() -> None:
+    """What the probe says of it is not the server's word; an error in its place is."""
+    found = await heard(lambda _, wire: wire.events(done=False))
+    assert (found.trouble, found.refusal) == (Trouble.BROKEN, "")
+    assert not slow_refusals([replace(found, ended_s=found.sent_s + 60)])
+    found = await heard(lambda _, wire: wire.events({"error": {"message": "too long"}}))
+    assert slow_refusals([replace(found, ended_s=found.sent_s + 60)])
 
 
 async def test_no_piece_of_a_key_is_left_after_many_keys() -> None:
@@ -155,7 +166,7 @@ async def test_a_marker_across_the_cut_is_kept_whole() -> None:
 async def test_an_answer_of_markers_alone_is_bounded() -> None:
     """However many words of markers it has, no more than so much is kept."""
     found = await heard(lambda _, wire: wire.answer(200, {"choices": [{"text": f"{MARKER} " * 7_000}]}))
-    assert EXCERPTS_CHARS_MAX // 2 <= len(found.text) - TEXT_CHARS_MAX <= EXCERPTS_CHARS_MAX + ROUND_CHARS
+    assert EXCERPTS_CHARS_MAX * 9 // 10 <= len(found.text) - TEXT_CHARS_MAX <= EXCERPTS_CHARS_MAX + ROUND_CHARS
 
 
 async def test_the_values_of_headers_are_kept_without_keys() -> None:

@@ -67,6 +67,19 @@ async def test_one_prompt_that_is_never_answered_is_waited_for_and_no_other_as_l
         assert Ladder(stage).patience(800).total_s == pytest.approx(5.0 + 4 * 0.8)
 
 
+async def test_who_stood_behind_a_prompt_that_hung_is_not_taken_for_it() -> None:
+    """A shorter rung of its group, waited for in vain as well, lies below one that is answered."""
+    door = Door(base_url="http://127.0.0.1:9/v1", model="m", keys={"tenant-1": "", "tenant-2": ""})
+    async with Client(door, 1) as client:
+        stage = Stage(client, Budget(), draw_markers(1, door.tenants), 1)
+        ask = Ask(number=1, tenant="tenant-1", phase=Phase.OVERSIZE, prompt="", max_tokens=8, num_tokens=700)
+        answered = Exchange(ask=ask, sent_s=0.0, ended_s=0.1, status=200)
+        hung = replace(answered, status=None, ended_s=30.0, trouble=Trouble.UNREACHABLE)
+        group = [replace(hung, ask=replace(ask, num_tokens=height)) for height in (600, 1_500)]
+        Ladder(stage).learn([answered, *group])
+        assert stage.calibration.unanswered_tokens == 1_500
+
+
 async def test_rungs_stand_where_the_search_for_the_limit_did_not_end() -> None:
     """Between the longest prompt that was answered and the shortest that was not, the limit that matters may lie."""
     door = Door(base_url="http://127.0.0.1:9/v1", model="m", keys={"tenant-1": "", "tenant-2": ""})

@@ -142,8 +142,12 @@ async def test_seeds_that_were_waited_for_in_vain_become_shorter(monkeypatch: py
         client.on_send = lambda _: (stage.tally.sent(stage.phase), late(0.3, model.released.set))
         await PHASES[Phase.SEED](stage)
         hung = stage.hung_tokens or 0
+        whole = Canary(tenant="tenant-1", phase=Phase.SEED, role="natural", num_tokens=hung, max_tokens=8)
         stage.calibration = replace(stage.calibration, limit_low=2 * hung)
         assert oversize.Ladder(stage).seed_tokens == hung // 2
+        model.limit, stage.budget = 9_000, SMALL
+        await stage.send(whole)
+        assert stage.hung_tokens is None
     refused = [each.trouble is Trouble.REFUSED for each in stage.exchanges]
     assert refused.count(True) == 4
     assert not any(refused[-8:])

@@ -102,6 +102,19 @@ def test_a_request_of_unlogged_duration_may_have_run_into_the_time(tmp_path: Pat
     assert [found.verdict(name)[0] for name in names] == ["CLEAR", "POSSIBLE_VICTIM", "CLEAR"]
 
 
+def test_a_turnover_does_not_clear_who_may_have_ended_after_it(tmp_path: Path) -> None:
+    """A request of unlogged duration that began before the pool was turned over may have ended after that."""
+    text = f'[[interval]]\nrelease = "0.5.19"\npool = {POOL}\ndecode_pool = {DECODE_POOL}\n'
+    rows = [
+        entry("leak", POOL + 5, AT),
+        short("over before", 400),
+        short("ran on", 400, duration_ms=None),
+        *(short(f"turns it over {n}", 100 + n, 600_000) for n in range(9)),
+    ]
+    found = run(tmp_path, write(tmp_path / "a.jsonl", rows), deployments=(history(tmp_path, text),))
+    assert [found.verdict(name)[0] for name in ("over before", "ran on")] == ["CLEAR", "POSSIBLE_VICTIM"]
+
+
 # ---- who may have been there
 
 PLACES = [

@@ -89,17 +89,24 @@ class Ladder:
     def learn(self, heard: Iterable[Exchange]) -> None:
         """Look where own prompts begin to be lost: above that place they are seldom shown, below as in calibration."""
         heard = list(heard)
-        waited = [each.ask.num_tokens for each in heard if each.ask.num_tokens and is_unanswered(each)]
-        if waited:
-            shortest = min([*waited, self.stage.calibration.unanswered_tokens or CEILING])
-            self.stage.calibration = replace(self.stage.calibration, unanswered_tokens=shortest)
         for each in heard:
             height = each.prompt_tokens or each.ask.num_tokens
             self._learn_limit(each, height or 0)
             if each.trouble is None and height:
                 self._seen.append((height, echoes(each)))
+        self._learn_unanswered(heard)
         self.lost = lost_from(self._seen, self._echo_rate) or self.limit + 1
         self.kept = max((height for height, echoed in self._seen if echoed and height < self.lost), default=0)
+
+    def _learn_unanswered(self, heard: list[Exchange]) -> None:
+        """Take the shortest prompt that was waited for in vain; a shorter one may only have stood behind it."""
+        calibration = self.stage.calibration
+        answered = max((height for height, _ in self._seen), default=calibration.limit_low or 0)
+        waited = [each.ask.num_tokens or 0 for each in heard if is_unanswered(each)]
+        waited = [height for height in waited if height > answered]
+        if waited:
+            shortest = min([*waited, calibration.unanswered_tokens or CEILING])
+            self.stage.calibration = replace(calibration, unanswered_tokens=shortest)
 
     def _learn_limit(self, heard: Exchange, height: int) -> None:
         """Where calibration found no end: a refusal may name the limit, and an answer at it says that it lies above."""
