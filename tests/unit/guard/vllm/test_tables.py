@@ -1,6 +1,8 @@
 """Blocks that vLLM's pool gives away under a request: who fails, before a token leaves, and what is not promised."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,22 +14,30 @@ from kvfence.guard.vllm.orders import Report
 from kvfence.guard.vllm.prefill import _Outgoing
 
 
+@contextmanager
+def slow_reads() -> Iterator[None]:
+    """Let no read end meanwhile."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
+
+    Wire.slow = True
+    try:
+        yield
+    finally:
+        Wire.slow = False
+
+
 def test_a_block_granted_under_a_receive_fails_the_receive(fenced: Maker) -> None:
     """The pool gives a block away into which a read is under way: neither request is computed on it."""
     from engines import Request
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
 
     prefill, decode = pair(fenced)
     request = Request(OWN, prefill.run(OWN, ASKS))
-    Wire.slow = True
-    try:
+    with slow_reads():
         decode.begin(request)
         blocks = decode._tables[request.request_id]
         decode.pool.free_blocks(blocks)
         assert decode.pool.get_new_blocks(1)[0] in blocks
         decode.step([])
-    finally:
-        Wire.slow = False
     deadline = time.monotonic() + 30
     while request.request_id not in decode.answers and time.monotonic() < deadline:
         decode.step([])
@@ -38,6 +48,11 @@ def test_a_block_granted_under_a_receive_fails_the_receive(fenced: Maker) -> Non
 def ready(decode: Any, request: Any) -> None:
     """Run steps until a request's read is over and verified; its first pass is the next step's."""
     decode.begin(request)
+    come(decode, request)
+
+
+def come(decode: Any, request: Any) -> None:
+    """Run steps until what a request reads has come."""
     deadline = time.monotonic() + 30
     while not decode._ready and time.monotonic() < deadline:
         decode.step([])
@@ -65,22 +80,15 @@ def test_a_block_granted_between_a_verified_read_and_its_first_pass_fails_the_re
 def test_a_read_that_outlives_its_request_is_not_remembered(fenced: Maker) -> None:
     """The client left while its blocks travelled: nothing is kept of it once they have come."""
     from engines import Request
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import Wire
 
     prefill, decode = pair(fenced)
     request = Request(OWN, prefill.run(OWN, ASKS))
-    Wire.slow = True
-    try:
+    with slow_reads():
         decode.begin(request)
         decode.step([])
         decode._ended.add(request.request_id)
         decode.step([])
-    finally:
-        Wire.slow = False
-    deadline = time.monotonic() + 30
-    while not decode._ready and time.monotonic() < deadline:
-        decode.step([])
-    assert decode._ready == [request]
+    come(decode, request)
     assert decode.scheduler._kvfence_scheduler._read == set()
 
 
