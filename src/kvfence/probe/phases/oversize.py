@@ -101,7 +101,7 @@ class Ladder:
     def _learn_unanswered(self, heard: list[Exchange]) -> None:
         """Take the shortest prompt that was waited for in vain; a shorter one may only have stood behind it."""
         calibration = self.stage.calibration
-        answered = max((height for height, _ in self._seen), default=calibration.limit_low or 0)
+        answered = max([calibration.limit_low or 0, *(height for height, _ in self._seen)])
         waited = [each.ask.num_tokens or 0 for each in heard if is_unanswered(each)]
         waited = [height for height in waited if height > answered]
         if waited:
